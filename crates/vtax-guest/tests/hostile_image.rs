@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Images whose configuration and files try to act as root outside of the image.
 
-use crate::common::{config, image, line};
+use crate::common::{config, image, inside, line, printed_inside as printed};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -12,7 +12,7 @@ use vtax_guest::image::oci::{self, Source, Unpacked};
 use vtax_guest::platform::container::Container;
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::qemu::Qemu;
-use vtax_guest::platform::{Finished, Platform, Target};
+use vtax_guest::platform::{Platform, Target};
 use vtax_host::cell::Cell;
 use vtax_host::journal::Journal;
 use vtax_host::settings::{Level, Settings};
@@ -115,18 +115,6 @@ fn run(command: &mut Command) {
     let output = command.output().unwrap();
     let shown = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {shown}");
-}
-
-fn inside(target: &mut dyn Target, words: &[&str]) -> Finished {
-    let words: Vec<&str> = [oci::ENTER].iter().chain(words).copied().collect();
-    target.run(&line(&words), LIMIT).unwrap()
-}
-
-fn printed(target: &mut dyn Target, words: &[&str]) -> String {
-    let finished = inside(target, words);
-    let shown = String::from_utf8_lossy(&finished.stderr);
-    assert_eq!(finished.code, 0, "{words:?}: {shown}");
-    String::from_utf8(finished.stdout).unwrap()
 }
 
 /// Runs `test` with the image on each platform.

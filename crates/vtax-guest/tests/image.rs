@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One image of a container, built by podman without a network, on bare metal, in a container and in a VM.
 
-use crate::common::{config, image, line};
+use crate::common::{config, image, inside, line, printed_inside as printed};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use vtax_guest::image::oci::{self, Source};
+use vtax_guest::platform::Platform;
 use vtax_guest::platform::container::Container;
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::qemu::Qemu;
-use vtax_guest::platform::{Finished, Platform, Target};
 use vtax_host::cell::Cell;
 use vtax_host::journal::Journal;
 use vtax_host::settings::{Level, Settings};
@@ -49,18 +49,6 @@ fn finish(command: &mut Command) {
     let output = command.output().unwrap();
     let shown = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {shown}");
-}
-
-fn inside(target: &mut dyn Target, words: &[&str]) -> Finished {
-    let words: Vec<&str> = [oci::ENTER].iter().chain(words).copied().collect();
-    target.run(&line(&words), LIMIT).unwrap()
-}
-
-fn printed(target: &mut dyn Target, words: &[&str]) -> String {
-    let finished = inside(target, words);
-    let shown = String::from_utf8_lossy(&finished.stderr);
-    assert_eq!(finished.code, 0, "{words:?}: {shown}");
-    String::from_utf8(finished.stdout).unwrap()
 }
 
 #[test(needs = [test_all("takes 14 s"), root(), program("qemu-system-x86_64"), brought_by_test_all("podman")])]

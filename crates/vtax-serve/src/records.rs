@@ -33,7 +33,7 @@ pub enum RecordFormat {
 pub enum Party {
     /// The guest that the record names.
     Guest,
-    /// The guests that ended within the interval, for the time that is in no record of theirs.
+    /// The guests that ended within the interval, whose time no guest's record has.
     Departed,
     /// The host's own work.
     Host,

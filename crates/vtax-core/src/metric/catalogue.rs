@@ -53,6 +53,7 @@ metrics! {
     CPU_PER_WORK = "cpu.per_work", PerWork(Base::Second), Lower, "CPU time to {}",
         headline(), words("CPU", "costs", "CPU");
     LAUNCH_CPU = "launch.cpu", of(Base::Second), Lower, "CPU time of starting the command, which is no part of its cost";
+    LAUNCH_SPREAD = "launch.spread", of(Base::Second), Lower, "how far the CPU time of starting the command is known";
     CPU_MACHINE_PER_WORK = "cpu.machine.per_work", PerWork(Base::Second), Lower, "CPU time of all of this host to {}";
     CPU_OUTSIDE_GUEST_PER_WORK = "cpu.outside_guest.per_work", PerWork(Base::Second), Lower,
         "CPU time outside guest code to {}";

@@ -28,6 +28,10 @@ const ORIGINS: &[(&[&str], &str)] = &[
          in the target reads (`times`). In a VM, the target's CPU time for three starts of `true`.",
     ),
     (
+        &["launch.spread"],
+        "In the host's own kernel the resolution of `times`, 2 ms. In a VM the longest less the shortest of the three starts.",
+    ),
+    (
         &["cpu.stage."],
         "CPU time of one stage: vCPU, I/O and vhost threads by schedstat, other threads by the control group, soft \
          interrupts traced by BPF. The stages sum to cpu.machine.",

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
+use vtax_guest::image::oci;
 use vtax_guest::image::{self, Recipe};
-use vtax_guest::platform::{GuestFiles, Target};
+use vtax_guest::platform::{Finished, GuestFiles, Target};
 use vtax_host::cell::{Cell, CellConfig, SeatConfig, link::LinkConfig, requirements};
 use vtax_host::journal::{Change, Journal};
 use vtax_observe::Subject;
@@ -65,6 +66,20 @@ pub fn image() -> GuestFiles {
     need_cells();
     image::ensure(&Recipe::standard(), &mut |step| eprintln!("{step}"))
         .unwrap_or_else(|error| skip!("no guest image: {error}"))
+}
+
+/// Runs a command in the image of a target.
+pub fn inside(target: &mut dyn Target, words: &[&str]) -> Finished {
+    let words: Vec<&str> = [oci::ENTER].iter().chain(words).copied().collect();
+    target.run(&line(&words), Duration::from_secs(60)).unwrap()
+}
+
+/// What a command in the image of a target prints, which must succeed.
+pub fn printed_inside(target: &mut dyn Target, words: &[&str]) -> String {
+    let finished = inside(target, words);
+    let shown = String::from_utf8_lossy(&finished.stderr);
+    assert_eq!(finished.code, 0, "{words:?}: {shown}");
+    String::from_utf8(finished.stdout).unwrap()
 }
 
 /// The control groups in a journal.

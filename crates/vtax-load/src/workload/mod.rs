@@ -585,10 +585,19 @@ pub struct WorkloadResult {
 /// time limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Launch {
-    /// All that the guest's control groups count beyond the command's own time.
-    Rest,
-    /// That of starting `true` in the same way, in seconds.
-    Measured(f64),
+    /// What the guest's control groups count beyond the command's own time, at most what the waiters of the command report
+    /// beyond it: other processes of the guest are a part of its cost. In seconds, that of the waiters in all.
+    Rest {
+        /// The CPU time of the command and of the programs that started it, by their waiters.
+        waited: f64,
+    },
+    /// That of starting a command that does nothing in the same way, in seconds.
+    Measured {
+        /// The mean of several starts.
+        mean: f64,
+        /// The difference of the longest and the shortest.
+        spread: f64,
+    },
 }
 
 /// The useful work, as a rate or a total.

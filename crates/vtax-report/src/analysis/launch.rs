@@ -7,21 +7,20 @@ use vtax_core::{Base, Quantity, Unit, metric};
 
 /// The starts below which the CPU time of a command is called short.
 const FEW_STARTS: f64 = 10.0;
-/// The resolution of a command's own CPU time: user and system time are printed in whole milliseconds each.
-const RESOLUTION: f64 = 2e-3;
 
 /// A sentence for each treatment whose command takes less CPU time than [`FEW_STARTS`] starts.
 pub(super) fn lines<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> {
-    let mut found: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+    let mut found: BTreeMap<&str, Vec<[f64; 3]>> = BTreeMap::new();
     for trial in trials.filter(|trial| trial.suspect.is_empty()) {
         let value = |name: &str| Some(trial.metrics.get(name)?.quantity.value);
         let start = value(metric::LAUNCH_CPU.name);
         let each = value(metric::CPU_PER_WORK.name);
         let own = each.zip(trial.work.as_ref());
         let own = own.map(|(each, work)| each * work.amount);
-        if let Some(times) = start.zip(own) {
+        let spread = value(metric::LAUNCH_SPREAD.name);
+        if let (Some(start), Some(own), Some(spread)) = (start, own, spread) {
             let of = found.entry(&trial.treatment.label).or_default();
-            of.push(times);
+            of.push([start, own, spread]);
         }
     }
     let lines = found.into_iter().filter_map(|(label, times)| {
@@ -30,8 +29,9 @@ pub(super) fn lines<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> 
             reason = "a run has far fewer than 2^53 trials"
         )]
         let number = times.len() as f64;
-        let mean = |of: fn(&(f64, f64)) -> f64| times.iter().map(of).sum::<f64>() / number;
-        let (start, own) = (mean(|times| times.0), mean(|times| times.1));
+        let mean = |of: fn(&[f64; 3]) -> f64| times.iter().map(of).sum::<f64>() / number;
+        let start = mean(|[start, ..]| *start);
+        let (own, spread) = (mean(|[_, own, _]| *own), mean(|[.., spread]| *spread));
         let shown = |seconds| Quantity::new(seconds, Unit::of(Base::Second)).to_string();
         (own < start * FEW_STARTS).then(|| {
             format!(
@@ -39,8 +39,8 @@ pub(super) fn lines<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> 
                  to {}, {:.0} % of it.",
                 shown(start),
                 shown(own),
-                shown(RESOLUTION),
-                RESOLUTION / own * 100.0
+                shown(spread),
+                spread / own * 100.0
             )
         })
     });
@@ -60,6 +60,7 @@ mod tests {
         let unit = Unit::of(Base::One);
         for (metric, value) in [
             (metric::LAUNCH_CPU, start),
+            (metric::LAUNCH_SPREAD, 2e-3),
             (metric::CPU_PER_WORK, own / 2.0),
         ] {
             let metric_ = Metric::of(metric, "", unit, value, Source::Measured);

@@ -75,6 +75,16 @@ impl Left {
         Ok(found)
     }
 
+    /// The CPU time of the window's commands by their waiters, in seconds, where these are their ancestors.
+    pub fn waited(&self) -> Option<f64> {
+        self.reported().filter(|_| self.after.are_descendants)
+    }
+
+    fn reported(&self) -> Option<f64> {
+        let waited = self.after.waited.zip(self.before.waited);
+        waited.map(|(after, before)| after.saturating_since(before).as_secs_f64())
+    }
+
     /// The reasons to suspect the window, in which the guest's control groups or virtual processors used `counted` seconds
     /// of CPU time.
     pub fn reasons(&self, counted: Option<f64>) -> Vec<String> {
@@ -94,10 +104,7 @@ impl Left {
         let mut escaped: Vec<TargetProcess> =
             self.after.escaped.iter().filter_map(escaped).collect();
         escaped.sort_by_key(|process| std::cmp::Reverse(process.cpu));
-        let waited = self.after.waited.zip(self.before.waited);
-        let waited = waited.map(|(after, before)| {
-            std::time::Duration::from(after.saturating_since(before)).as_secs_f64()
-        });
+        let waited = self.reported();
         let beyond = waited.zip(counted).filter(|(waited, counted)| {
             *waited > counted * WAITED_FACTOR && waited - counted > WAITED_SECONDS
         });

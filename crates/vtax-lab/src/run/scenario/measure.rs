@@ -14,9 +14,10 @@ use vtax_report::results::{Metric, Stage, Work};
 /// What a guest's frames must amount to before notifications are divided by them.
 const ENOUGH_BYTES: f64 = 1e6;
 
-/// The least CPU time of a command, in seconds: half a millisecond of user and of system time, below which both are
-/// printed as 0.
-const OWN_RESOLUTION: f64 = 1e-3;
+/// The resolution of a command's own CPU time, in seconds: user and system time are printed in whole milliseconds each.
+const OWN_RESOLUTION: f64 = 2e-3;
+/// The resolution of the CPU time that waiters report, in seconds: user and system time are counted in ticks each.
+const WAITED_RESOLUTION: f64 = 20e-3;
 
 /// What a summary leads with where the guest has the vtax NIC, beside the workload's own.
 const HOLDING: [&metric::Metric; 5] = [
@@ -322,8 +323,10 @@ impl Observation<'_> {
         result: &WorkloadResult,
     ) {
         let mut spent = cpu.for_target();
-        if let Some(launch) = self.launch(spent, result) {
+        let whole = spent;
+        if let Some((launch, spread)) = self.launch(spent, result) {
             set.add(metric::LAUNCH_CPU, launch);
+            set.add(metric::LAUNCH_SPREAD, spread);
             spent -= launch;
         }
         set.add_per_work(metric::CPU_PER_WORK, spent, work);
@@ -331,24 +334,26 @@ impl Observation<'_> {
             set.add_per_work(metric::CPU_MACHINE_PER_WORK, cpu.busy, work);
         }
         if let Some(guest) = cpu.stages.get(&Stage::Vcpu) {
-            let outside = (spent - guest).max(0.0);
+            // The start of a command is in both.
+            let outside = (whole - guest).max(0.0);
             set.add_per_work(metric::CPU_OUTSIDE_GUEST_PER_WORK, outside, work);
         }
     }
 
-    /// The part of the guest's CPU time that started its command. At least the command's own time stays.
-    fn launch(&self, spent: f64, result: &WorkloadResult) -> Option<f64> {
+    /// The part of the guest's CPU time that started its command, and how far it is known. At least the command's own time
+    /// stays.
+    fn launch(&self, spent: f64, result: &WorkloadResult) -> Option<(f64, f64)> {
         let own = result.own_cpu?;
-        let launch = match result.launch? {
-            Launch::Measured(seconds) => seconds,
-            Launch::Rest => {
+        let (launch, spread) = match result.launch? {
+            Launch::Measured { mean, spread } => (mean, spread),
+            Launch::Rest { waited } => {
                 let owner = &self.guests.get(self.guest)?.owner;
-                self.delta(owner, counter::CPU_TOTAL)? / 1e9 - own
+                let beyond = self.delta(owner, counter::CPU_TOTAL)? / 1e9 - own;
+                (beyond.min(waited + WAITED_RESOLUTION - own), OWN_RESOLUTION)
             }
         };
-        // The kernel counts the command's own time in parts of a millisecond, and prints whole ones.
-        let least = own.max(OWN_RESOLUTION);
-        Some(launch.min(spent - least).max(0.0))
+        let least = own.max(OWN_RESOLUTION / 2.0);
+        Some((launch.min(spent - least).max(0.0), spread))
     }
 
     fn add_energy(&self, set: &mut MetricSet, seconds: f64, work: Option<&Work>) {
@@ -583,6 +588,49 @@ mod tests {
         assert!(of(1e12, Account::FramesToTarget).is_empty());
         assert!(of(1.0, Account::Clock).is_empty());
         assert_eq!(of(2.0, Account::Clock).len(), 1);
+    }
+
+    #[test]
+    fn the_start_of_a_command_has_no_time_of_other_processes_and_leaves_the_commands_own() {
+        // 2 s of CPU time in the target's groups.
+        let counters = |at: f64| [("target", counter::CPU_TOTAL, 0.2 * at)];
+        let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
+        let guests = [observed("target", "client", false)];
+        let observation = Observation {
+            begin: &begin,
+            end: &end,
+            processors: 1,
+            guests: &guests,
+            guest: 0,
+            energy: &[],
+            idle: None,
+            inner: None,
+            host: Source::Measured,
+        };
+        let start = |own: f64, launch| {
+            let result = WorkloadResult {
+                own_cpu: Some(own),
+                launch: Some(launch),
+                ..WorkloadResult::default()
+            };
+            observation.launch(2.0, &result).unwrap()
+        };
+        let is = |found: (f64, f64), wanted: (f64, f64)| {
+            let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
+            assert!(
+                close(found.0, wanted.0) && close(found.1, wanted.1),
+                "{found:?}"
+            );
+        };
+        // The waiters report the command and its start, and nothing else ran.
+        is(start(1.99, Launch::Rest { waited: 2.0 }), (0.01, 2e-3));
+        // A process that nobody waited for used 0.5 s: it is a part of the cost.
+        is(start(1.45, Launch::Rest { waited: 1.5 }), (0.07, 2e-3));
+        // The mean of other starts takes nothing of the command's own time.
+        let measured = |mean| Launch::Measured { mean, spread: 0.1 };
+        is(start(1.0, measured(0.4)), (0.4, 0.1));
+        is(start(1.9, measured(0.4)), (0.1, 0.1));
+        assert_eq!(observation.launch(2.0, &WorkloadResult::default()), None);
     }
 
     /// The energy metrics of 10 s in which the host used 500 J, and the target 2 s of 4 busy seconds.

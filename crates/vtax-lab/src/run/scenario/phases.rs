@@ -397,7 +397,9 @@ impl PhaseRunner<'_, '_, '_> {
         let left = Left::after(left, &mut self.guests)?;
         let mut results = self.take_results(went_on.is_some())?;
         if let Some(result) = results.get_mut(TARGET) {
-            result.launch = launch;
+            let waited = left.get(TARGET).and_then(Left::waited);
+            let rest = waited.map(|waited| Launch::Rest { waited });
+            result.launch = launch.or(rest);
         }
         Ok(MeasuredWindow {
             name: quantity.map_or_else(|| "steady".to_owned(), |level| level.to_string()),
@@ -413,17 +415,17 @@ impl PhaseRunner<'_, '_, '_> {
         })
     }
 
-    /// Measures what it costs to start a command in the target, where its load is one that runs to its end in it. In the
-    /// host's own kernel, that is what the target's groups count beyond the command's own time.
+    /// Measures what it costs to start a command in the target, where its load is one that runs to its end in it. `None` where
+    /// the waiters of the command, in this kernel, report its time and that of its start.
     fn launch(&mut self, timing: Timing) -> Result<Option<Launch>, LabError> {
         let target = &mut self.guests.target;
         let Some(line) = target.launch(&self.trial, timing)? else {
             return Ok(None);
         };
-        match target.guest.spec.platform.guest_kernel() {
-            GuestKernel::Hosts => return Ok(Some(Launch::Rest)),
-            GuestKernel::External => return Ok(None),
-            GuestKernel::Own => {}
+        let of_waiters = target.guest.target.processes()?.are_descendants;
+        let is_external = target.guest.spec.platform.guest_kernel() == GuestKernel::External;
+        if of_waiters || is_external {
+            return Ok(None);
         }
         let mut times = Vec::new();
         // The first start reads programs into memory.
@@ -442,7 +444,9 @@ impl PhaseRunner<'_, '_, '_> {
         }
         let number = u32::try_from(times.len()).unwrap_or(u32::MAX);
         let mean = times.iter().sum::<f64>() / f64::from(number);
-        Ok((number > 0).then_some(Launch::Measured(mean)))
+        let longest = times.iter().copied().fold(0.0, f64::max);
+        let spread = longest - times.iter().copied().fold(longest, f64::min);
+        Ok((number > 0).then_some(Launch::Measured { mean, spread }))
     }
 
     /// Starts the loads of the window, one after the other, so that all are warm when it opens.
