@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shared by the tests of the command: starting it, and comparing the state of the host.
 
-use rustix::process::{Pid, WaitOptions, getpid, getsid, set_child_subreaper, waitpid};
+use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::linux::fs::MetadataExt;
@@ -163,18 +163,24 @@ fn adopt_orphans() {
 /// not among these.
 fn ended_daemons() -> Vec<Pid> {
     let own = getpid().as_raw_nonzero().get();
-    let session = getsid(None).unwrap().as_raw_nonzero().get();
+    // 0 where the session began outside of this PID namespace, which getsid of rustix takes for impossible.
+    let (.., session) = status(Path::new("/proc/self")).unwrap();
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let ended = entries.filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
-        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        let (state, parent) = (fields.next()?, fields.next()?.parse::<i32>().ok()?);
-        let its_session = fields.nth(1)?.parse::<i32>().ok()?;
+        let (state, parent, its_session) = status(&entry.path())?;
         let is_daemon = state == "Z" && parent == own && its_session != session;
         is_daemon.then(|| Pid::from_raw(pid)).flatten()
     });
     ended.collect()
+}
+
+/// State, parent and session of a process, by its directory below /proc.
+fn status(process: &Path) -> Option<(String, i32, i32)> {
+    let stat = fs::read_to_string(process.join("stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let (state, parent) = (fields.next()?.to_owned(), fields.next()?.parse().ok()?);
+    Some((state, parent, fields.nth(1)?.parse().ok()?))
 }
 
 /// The PIDs of the runs that [`recorded`] started.
