@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lock of a host: two labs at a time would disturb each other's measurements.
+//! The lock of a host: two runs at a time would disturb each other's measurements.
 
 use crate::HostError;
 use std::fs::{self, File, TryLockError};
@@ -13,17 +13,17 @@ const FILE: &str = "lock";
 /// The file holds one line; more is not read.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// The lock of a running lab. The kernel releases it however the process ends.
+/// The lock of a run. The kernel releases it however the process ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes the host's lock; `purpose` describes the run to other labs.
+    /// Takes the host's lock; `purpose` describes the run to others.
     ///
     /// # Errors
-    /// When another lab holds it, naming that lab.
+    /// When another run holds it, naming that run.
     pub fn acquire(state_dir: &Path, purpose: &str) -> Result<Self, HostError> {
         let path = state_dir.join(FILE);
         // A process that can open the file can lock it and so block every run and restore.
@@ -32,8 +32,8 @@ impl Lock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(HostError::Busy {
-                    what: format!("another lab runs on this host ({})", holder(&file)),
-                    remedy: "two labs would measure each other; wait for it to end, or stop it"
+                    what: format!("another vtax run is on this host ({})", holder(&file)),
+                    remedy: "two runs would measure each other; wait for it to end, or stop it"
                         .to_owned(),
                 });
             }
@@ -54,7 +54,7 @@ impl Lock {
     }
 }
 
-/// The holder of the lock, in words. The file names the last lab that took the lock, which may have ended.
+/// The holder of the lock, in words. The file names the last run that took the lock, which may have ended.
 /// `/proc/locks` names the present holder's process, unless it is in a PID namespace that this process does not see.
 fn holder(lock: &File) -> String {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
@@ -70,8 +70,8 @@ fn holder(lock: &File) -> String {
     }
     let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
     match name.trim() {
-        "" => format!("process {process}, which is no lab"),
-        name => format!("process {process}, {name}, which is no lab"),
+        "" => format!("process {process}, which is no vtax run"),
+        name => format!("process {process}, {name}, which is no vtax run"),
     }
 }
 

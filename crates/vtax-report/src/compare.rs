@@ -55,11 +55,17 @@ impl ComparedRun {
         }
     }
 
-    /// The differing keys of the plans that define the load of a workload.
+    /// The differing keys of the plans that define the load of a workload. The service of a command is no part of its load:
+    /// that is what a gate is for.
     pub(crate) fn differing_keys_of(&self, workload: &str) -> Vec<&str> {
         let own = format!("workload[{workload}].");
+        let is_service = |key: &str| {
+            let key = key.strip_prefix(&own).unwrap_or_default();
+            SERVICE.contains(&key)
+        };
         let keys = self.plan_keys.iter().map(String::as_str);
         keys.filter(|key| key.starts_with(&own) || key.starts_with("settings.load."))
+            .filter(|key| !is_service(key))
             .collect()
     }
 
@@ -68,6 +74,9 @@ impl ComparedRun {
         by_key(&self.comparisons)
     }
 }
+
+/// The keys of the workload `command` that define its service.
+const SERVICE: [&str; 5] = ["serve", "ready", "prepare", "packages", "files"];
 
 /// The printed name of a run. It includes the directory, since two runs of one plan may start in the same second.
 pub(crate) fn named(run: &Analysis) -> String {
@@ -84,11 +93,14 @@ pub fn compare(first: &Analysis, others: &[&Analysis]) -> RunComparison {
 pub fn compare_of(of: Of, first: &Analysis, others: &[&Analysis]) -> RunComparison {
     let mut all: Vec<Comparison> = Vec::new();
     let mut lengths = Vec::new();
-    let before = first.by_label();
-    for other in others {
+    let before: Vec<Labelled<'_>> = others
+        .iter()
+        .map(|other| counterparts(first, other))
+        .collect();
+    for (other, before) in others.iter().zip(&before) {
         let own = match of {
-            Of::Cost => comparisons(&before, other),
-            Of::Tax => tax_comparisons(first, other),
+            Of::Cost => comparisons(before, other),
+            Of::Tax => tax_comparisons(first, before, other),
         };
         lengths.push(own.len());
         all.extend(own);
@@ -100,28 +112,40 @@ pub fn compare_of(of: Of, first: &Analysis, others: &[&Analysis]) -> RunComparis
     judge(&mut all, minimum_effect);
     let all_kinds = all.iter().map(|row| row.certainty).collect();
     let mut judged = all.into_iter();
-    let compared = others.iter().zip(lengths).map(|(other, length)| {
-        let mut comparisons: Vec<Comparison> = judged.by_ref().take(length).collect();
-        if first.provisional || other.provisional {
-            comparisons
+    let compared = others
+        .iter()
+        .zip(&before)
+        .zip(lengths)
+        .map(|((other, before), length)| {
+            let mut comparisons: Vec<Comparison> = judged.by_ref().take(length).collect();
+            if first.provisional || other.provisional {
+                comparisons
+                    .iter_mut()
+                    .for_each(Comparison::make_provisional);
+            }
+            let after = other.by_label();
+            for knee in comparisons
                 .iter_mut()
-                .for_each(Comparison::make_provisional);
-        }
-        let after = other.by_label();
-        for knee in comparisons
-            .iter_mut()
-            .filter(|one| metric::KNEE.is(&one.metric))
-        {
-            bound(knee, &before, &after);
-        }
-        ComparedRun {
-            run: named(other),
-            only_first: missing(first, &after),
-            only_here: missing(other, &before),
-            plan_keys: first.plan.differing(&other.plan).unwrap_or_default(),
-            comparisons,
-        }
-    });
+                .filter(|one| metric::KNEE.is(&one.metric))
+            {
+                bound(knee, before, &after);
+            }
+            ComparedRun {
+                run: named(other),
+                only_first: labels(first.treatments.iter().filter(|one| {
+                    let mut found = before.values();
+                    !found.any(|other| other.treatment.label == one.treatment.label)
+                })),
+                only_here: labels(
+                    other
+                        .treatments
+                        .iter()
+                        .filter(|one| !before.contains_key(one.treatment.label.as_str())),
+                ),
+                plan_keys: differing(first, other).unwrap_or_default(),
+                comparisons,
+            }
+        });
     RunComparison {
         first: named(first),
         others: compared.collect(),
@@ -144,11 +168,90 @@ fn bound(knee: &mut Comparison, before: &Labelled<'_>, after: &Labelled<'_>) {
 
 type Labelled<'a> = HashMap<&'a str, &'a TreatmentSummary>;
 
-/// Labels of the treatments of `from` that `other` lacks.
-fn missing(from: &Analysis, other: &Labelled<'_>) -> Vec<String> {
-    let labels = from.treatments.iter().map(|of| &of.treatment.label);
-    let missing = labels.filter(|label| !other.contains_key(label.as_str()));
-    missing.cloned().collect()
+/// The treatments of `first` by the labels of those of `other` that are compared with them: of the same label, or, where
+/// no label is the same and each run has one workload, of the same platform and factors. The workload of a command has
+/// the name of its program, and the next version may have another.
+fn counterparts<'a>(first: &'a Analysis, other: &'a Analysis) -> Labelled<'a> {
+    let before = first.by_label();
+    let same: Labelled<'a> = (other.treatments.iter())
+        .filter_map(|after| {
+            let label = after.treatment.label.as_str();
+            Some((label, *before.get(label)?))
+        })
+        .collect();
+    if !same.is_empty() || first.workloads.len() != 1 || other.workloads.len() != 1 {
+        return same;
+    }
+    let alike = |after: &TreatmentSummary| {
+        let after = &after.treatment;
+        first.treatments.iter().find(|before| {
+            let before = &before.treatment;
+            before.platform == after.platform && before.factors == after.factors
+        })
+    };
+    (other.treatments.iter())
+        .filter_map(|after| Some((after.treatment.label.as_str(), alike(after)?)))
+        .collect()
+}
+
+/// The keys in which the plans of two runs differ. Where each has one workload, these are compared whatever their names.
+fn differing(first: &Analysis, other: &Analysis) -> Option<Vec<String>> {
+    match (first.workloads.as_slice(), other.workloads.as_slice()) {
+        ([before], [after]) => first.plan.differing_as(before, &other.plan, after),
+        _ => first.plan.differing(&other.plan),
+    }
+}
+
+fn labels<'a>(all: impl Iterator<Item = &'a TreatmentSummary>) -> Vec<String> {
+    all.map(|one| one.treatment.label.clone()).collect()
+}
+
+/// Runs that have nothing in common that could be compared.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NothingShared {
+    /// No treatment is in both.
+    #[error(
+        "the runs share no treatment: A has {first}, {letter} has {other}; give both runs the same --name, or one plan"
+    )]
+    Treatments {
+        /// The letter of the run in the table.
+        letter: char,
+        /// The labels of the first run.
+        first: String,
+        /// Those of the other.
+        other: String,
+    },
+    /// No treatment of both has a baseline.
+    #[error("no treatment of A and {0} has a tax: --of cost compares the costs themselves")]
+    Taxes(char),
+}
+
+impl RunComparison {
+    /// Checks that each run has something in common with the first.
+    ///
+    /// # Errors
+    /// The first run that has not.
+    pub fn check(&self) -> Result<(), NothingShared> {
+        let mut runs = ('B'..).zip(&self.others);
+        let Some((letter, run)) = runs.find(|(_, run)| run.comparisons.is_empty()) else {
+            return Ok(());
+        };
+        let list = |labels: &[String]| {
+            let labels: Vec<String> = labels.iter().map(|label| clean(label)).collect();
+            let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+            few(&labels)
+        };
+        Err(
+            match (run.only_first.as_slice(), run.only_here.as_slice()) {
+                ([], _) | (_, []) => NothingShared::Taxes(letter),
+                (first, other) => NothingShared::Treatments {
+                    letter,
+                    first: list(first),
+                    other: list(other),
+                },
+            },
+        )
+    }
 }
 
 fn comparisons(first: &Labelled<'_>, other: &Analysis) -> Vec<Comparison> {
@@ -183,11 +286,12 @@ fn comparisons(first: &Labelled<'_>, other: &Analysis) -> Vec<Comparison> {
 }
 
 /// The tax of each treatment with a baseline in `other` over its tax in `first`.
-fn tax_comparisons(first: &Analysis, other: &Analysis) -> Vec<Comparison> {
-    let before = first.compared();
+fn tax_comparisons(first: &Analysis, before: &Labelled<'_>, other: &Analysis) -> Vec<Comparison> {
+    let compared = first.compared();
     let pairs = other.comparisons.iter().filter_map(|after| {
-        let key = (after.treatment.as_str(), after.metric.as_str());
-        Some(Comparison::of_taxes(after, before.get(&key)?))
+        let label = &before.get(after.treatment.as_str())?.treatment.label;
+        let key = (label.as_str(), after.metric.as_str());
+        Some(Comparison::of_taxes(after, compared.get(&key)?))
     });
     pairs.collect()
 }
@@ -214,7 +318,7 @@ fn cautions(of: Of, first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec
             .filter_map(|(letter, run)| suspicion(letter, run)),
     );
     for (letter, other) in ('B'..).zip(others) {
-        match first.plan.differing(&other.plan) {
+        match differing(first, other) {
             None if first.plan_sha256 != other.plan_sha256 => {
                 cautions.push(format!("The plans of A and {letter} differ."));
             }
@@ -303,6 +407,7 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
     let shown = comparison.others.iter().flat_map(|run| &run.comparisons);
     let kinds: Kinds = shown.clone().map(|row| row.certainty).collect();
     let is_adjusted = shown
+        .clone()
         .filter_map(|row| row.judgement.confidence)
         .any(|level| level > 0.95);
     let interval = if kinds.has_intervals() {
@@ -320,6 +425,12 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
         .filter_map(|row| row.judgement.unsupported);
     if let Some(example) = unsupported.min_by_key(|one| one.values) {
         lines.push(format!("  ? nothing is claimed: {example}"));
+    }
+    if shown.clone().any(|row| row.judgement.lacks_work) {
+        lines.push(
+            "  ? nothing is claimed: each run took the same time and its work is not known"
+                .to_owned(),
+        );
     }
     if is_adjusted {
         lines.push("  intervals are adjusted for the number of comparisons".to_owned());
@@ -396,7 +507,7 @@ fn rows(runs: &[(char, &ComparedRun)], width: usize) -> Vec<String> {
                     let star = match row.judgement.verdict {
                         Verdict::Different => " *",
                         Verdict::Same => " =",
-                        Verdict::Unsupported => " ?",
+                        Verdict::Unsupported | Verdict::NoWork => " ?",
                         _ => "",
                     };
                     format!("{}{star}", tax.unwrap_or_else(|| "–".to_owned()))

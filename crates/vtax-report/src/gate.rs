@@ -295,6 +295,12 @@ impl Gate {
                 let why = row.judgement.unsupported.map(|why| why.to_string());
                 return undecided(&format!("{shown}, but {}", why.unwrap_or_default()));
             }
+            (Verdict::NoWork, _) => {
+                return undecided(&format!(
+                    "{shown}, but each run took the same time and its work is not known: give the work (--work, or `work` in \
+                     a plan)"
+                ));
+            }
             _ if row.certainty.is_exact() => (ratio, ratio),
             (verdict, Some(interval)) if verdict != Verdict::TooFewTrials => {
                 (interval.low, interval.high)

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The exit statuses of every command.
 
+use crate::commands::one_liner::CommandLineError;
 use crate::commands::{GatesNotPassed, NothingCounts};
 use std::error::Error;
 use std::io;
 use std::process::ExitCode;
 use vtax_host::HostError;
 use vtax_lab::LabError;
+use vtax_report::compare::NothingShared;
 use vtax_report::gate::{GateError, GateOutcome};
 
 /// The exit status of a command.
@@ -40,9 +42,12 @@ impl Exit {
         }
         if cause.is::<NothingCounts>() {
             Self::Inconclusive
-        } else if cause.is::<GateError>() {
+        } else if cause.is::<GateError>()
+            || cause.is::<CommandLineError>()
+            || cause.is::<NothingShared>()
+        {
             Self::Usage
-        } else if cause.is::<CannotHere>() || is_missing(cause) {
+        } else if cause.is::<CannotHere>() || cause.is::<NeedsRoot>() || is_missing(cause) {
             Self::CannotHere
         } else if is_interrupt(cause) {
             Self::Interrupted
@@ -62,6 +67,14 @@ impl From<Exit> for ExitCode {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct CannotHere(pub &'static str);
+
+/// A run that needs root, for another user.
+#[derive(Debug, thiserror::Error)]
+#[error("{command}   # a run makes namespaces, mounts and control groups, which needs root")]
+pub struct NeedsRoot {
+    /// The command to type.
+    pub command: String,
+}
 
 /// Whether a program, device or kernel feature that the command needs is missing or does not work.
 fn is_missing(cause: &(dyn Error + 'static)) -> bool {

@@ -19,7 +19,7 @@ mod reference;
 use clap::FromArgMatches;
 use cli::{AccuracyCommand, Cli, Command, ImageCommand, MeterCommand, PlanCommand};
 use cli::{help, old};
-use exit::{Exit, is_broken_pipe, is_interrupt};
+use exit::{Exit, NeedsRoot, is_broken_pipe, is_interrupt};
 use progress::{is_unread, note};
 use std::error::Error;
 use std::io::{ErrorKind, Write};
@@ -112,7 +112,11 @@ fn ended(outcome: Outcome) -> ExitCode {
             Exit::Failed.into()
         }
         Err(cause) => {
-            note(&format!("vtax: {cause}"));
+            // The command to type begins its line.
+            match cause.is::<NeedsRoot>() {
+                true => note(&cause.to_string()),
+                false => note(&format!("vtax: {cause}")),
+            }
             Exit::of(cause.as_ref()).into()
         }
     }

@@ -73,8 +73,9 @@ fn exit_codes() -> String {
         write!(page, "\n## {name}\n\n```text\n{text}\n```\n").unwrap();
     }
     page.push_str(
-        "\nExample: a script that distinguishes a missed gate from a failure.\n\n\
-         ```sh\nvtax compare base new --fail-on 'cpu.per_work > +5%' || [ $? -eq 4 ]\n```\n",
+        "\nExample: a script that says which of the two it was, a missed gate or a failure, and ends with the status.\n\n\
+         ```sh\nstatus=0\nvtax compare base new --fail-on 'cpu.per_work > +5%' || status=$?\n\
+         [ $status -ne 4 ] || echo 'the new version costs more than 5 % more'\nexit $status\n```\n",
     );
     page
 }

@@ -152,13 +152,13 @@ fn two_labs_at_once_are_refused_and_an_interrupt_restores_the_host() {
         .unwrap();
     let deadline = Instant::now() + Duration::from_secs(120);
     while !work.path().join("a/run.json").exists() {
-        assert!(Instant::now() < deadline, "the first lab did not start");
+        assert!(Instant::now() < deadline, "the first run did not start");
         std::thread::sleep(Duration::from_millis(50));
     }
     std::thread::sleep(Duration::from_millis(500));
     let refused = finish(&mut start("b"), false);
     assert!(
-        text(&refused.stderr).contains("another lab runs on this host"),
+        text(&refused.stderr).contains("another vtax run is on this host"),
         "{refused:?}"
     );
 

@@ -64,6 +64,15 @@ impl PlanText {
         self.value(key, format!("[{}]", values.join(", ")))
     }
 
+    /// Appends a key with a table of texts.
+    pub fn table(&mut self, key: &str, entries: &[(&str, &str)]) -> &mut Self {
+        let entries = entries
+            .iter()
+            .map(|(key, value)| format!("{key} = {}", quoted(value)));
+        let entries: Vec<String> = entries.collect();
+        self.value(key, format!("{{ {} }}", entries.join(", ")))
+    }
+
     /// Appends an explanation to the last line.
     pub fn because(&mut self, text: &str) -> &mut Self {
         let line = self.text.trim_end_matches('\n').len();

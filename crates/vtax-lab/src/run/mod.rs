@@ -62,7 +62,7 @@ pub struct RunOptions {
     pub results: PathBuf,
     /// The blocks to run; unset: all.
     pub shard: Option<Shard>,
-    /// Whether to wait while another lab runs on this host. Otherwise the run ends with an error.
+    /// Whether to wait while another run is on this host. Otherwise the run ends with an error.
     pub waits: bool,
     /// The directory of the journal and the lock.
     pub state_dir: PathBuf,
@@ -167,7 +167,7 @@ pub trait Experiment {
 /// because a cell ends with the thread that created it.
 ///
 /// # Errors
-/// When the experiment cannot run on this host, another lab runs, the directory does not belong to this run,
+/// When the experiment cannot run on this host, another run is under way, the directory does not belong to this run,
 /// the same treatment fails repeatedly, or the user interrupts. Finished trials remain.
 pub fn run_experiment(
     experiment: &mut dyn Experiment,

@@ -60,7 +60,7 @@ impl Account {
             }
             Self::BytesBothWays => "the target's network device carried both ways",
             Self::BytesRead => "the target's disks delivered",
-            Self::Clock => "the lab's clock measured",
+            Self::Clock => "the clock of vtax measured",
         }
     }
 

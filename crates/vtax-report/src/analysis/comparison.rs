@@ -75,6 +75,9 @@ pub struct Judgement {
     /// supported quantile and other metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unsupported: Option<Unsupported>,
+    /// Whether one side is the cost of a run of a fixed time whose work is not known, so that nothing is claimed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lacks_work: bool,
     /// The noise floor: the chance difference between as many pairs of identical treatments, as a share. The interval
     /// is no narrower. `None` with fewer than four pairs.
     pub noise_floor: Option<f64>,
@@ -149,6 +152,7 @@ impl Comparison {
                     .flatten()
                     .filter_map(MetricSummary::unsupported)
                     .min_by_key(|one| one.values),
+                lacks_work: metric.lacks_work || other.is_some_and(|other| other.lacks_work),
                 ..Judgement::default()
             },
             machines: None,
@@ -230,6 +234,7 @@ impl Comparison {
             tax: found.and_then(|(_, tax)| tax),
             judgement: Judgement {
                 unsupported: after.judgement.unsupported.or(before.judgement.unsupported),
+                lacks_work: after.judgement.lacks_work || before.judgement.lacks_work,
                 over_machines: after.judgement.over_machines && before.judgement.over_machines,
                 ..Judgement::default()
             },
@@ -250,7 +255,7 @@ impl Comparison {
         if self.judgement.knee.is_some()
             || matches!(
                 self.judgement.verdict,
-                Verdict::Suspect | Verdict::Unsupported
+                Verdict::Suspect | Verdict::Unsupported | Verdict::NoWork
             )
         {
             return None;

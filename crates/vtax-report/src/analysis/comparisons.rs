@@ -120,6 +120,8 @@ pub(crate) fn judge(comparisons: &mut [Comparison], minimum_effect: f64) {
         if let (Some(unsupported), Some(_)) = (comparison.judgement.unsupported, comparison.ratio) {
             comparison.judgement.verdict = Verdict::Unsupported;
             comparison.add_note(unsupported.to_string());
+        } else if comparison.judgement.lacks_work && comparison.ratio.is_some() {
+            comparison.judgement.verdict = Verdict::NoWork;
         } else if let (true, Some(ratio)) = (comparison.certainty.is_exact(), comparison.ratio) {
             comparison.judgement.verdict = stats::exact_verdict(ratio, minimum_effect);
         }
@@ -128,7 +130,10 @@ pub(crate) fn judge(comparisons: &mut [Comparison], minimum_effect: f64) {
         let family: Vec<&mut Comparison> = comparisons
             .iter_mut()
             .filter(|one| {
-                one.headline == headline && one.tax.is_some() && one.judgement.unsupported.is_none()
+                one.headline == headline
+                    && one.tax.is_some()
+                    && one.judgement.unsupported.is_none()
+                    && !one.judgement.lacks_work
             })
             .collect();
         let taxes: Vec<Tax> = family.iter().filter_map(|one| one.tax).collect();

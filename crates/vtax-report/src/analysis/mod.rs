@@ -7,6 +7,7 @@ mod checks;
 mod comparison;
 mod comparisons;
 mod energy;
+mod fixed_time;
 mod installations;
 mod knees;
 mod launch;
@@ -129,6 +130,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
             .iter_mut()
             .for_each(TreatmentSummary::forget_intervals);
     }
+    let fixed_times = fixed_time::mark(&mut summaries, trials.iter().map(|read| &read.trial));
     let mut comparisons = match advice {
         None => compare_with_baselines(&summaries, &trials),
         Some(_) => Vec::new(),
@@ -230,6 +232,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     };
     analysis.noise = noise::lines(&analysis);
     analysis.noise.extend(launches);
+    analysis.noise.extend(fixed_times);
     analysis.sentences = words::sentences(&analysis, &trials);
     let shifts = analysis.shifts.iter().filter_map(|shift| {
         let treatment = analysis.treatment(&shift.treatment)?;
@@ -634,5 +637,6 @@ fn metric_summary(
             .map(|(index, metric)| (*index, metric.quantity.value))
             .collect(),
         within: None,
+        lacks_work: false,
     })
 }

@@ -98,6 +98,9 @@ pub struct MetricSummary {
     /// Of a quantile with histograms: its precision within a trial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<Within>,
+    /// Whether it is a cost of work that is not known, in trials that ran for a fixed time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lacks_work: bool,
 }
 
 impl MetricSummary {

@@ -246,6 +246,10 @@ fn sentence(
                 .unsupported
                 .map_or_else(String::new, |why| why.to_string())
         ),
+        Verdict::NoWork => format!(
+            "{} against {object}, {quantity} {scope}{condition}: nothing is claimed, since each run took the same time and its work is not known ({shown}, {evidence}).",
+            capital(&subject)
+        ),
         Verdict::TooFewTrials => format!(
             "{} against {object}, {quantity} {scope}{condition}: too few trials for a claim ({shown}, {evidence}; at least 4 {}s are needed).",
             capital(&subject),

@@ -4,7 +4,7 @@
 use super::{ResultsDir, ResultsError};
 use crate::limit::{GateError, Of, PlannedGate};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
 /// The plan of a run.
@@ -82,15 +82,46 @@ impl RunPlan {
         if self.keys.is_empty() || other.keys.is_empty() {
             return None;
         }
-        let all = self.keys.keys().chain(other.keys.keys());
-        let mut differing: Vec<String> = all
-            .filter(|key| self.keys.get(*key) != other.keys.get(*key))
-            .cloned()
-            .collect();
-        differing.sort();
-        differing.dedup();
-        Some(differing)
+        Some(differing(&self.keys, &other.keys))
     }
+
+    /// As [`RunPlan::differing`], where the workload `before` of this plan is compared with `after` of the other.
+    pub(crate) fn differing_as(
+        &self,
+        before: &str,
+        other: &Self,
+        after: &str,
+    ) -> Option<Vec<String>> {
+        if self.keys.is_empty() || other.keys.is_empty() {
+            return None;
+        }
+        let (old, new) = (
+            format!("workload[{before}]."),
+            format!("workload[{after}]."),
+        );
+        let renamed = self
+            .keys
+            .iter()
+            .map(|(key, value)| match key.strip_prefix(&old) {
+                Some(rest) => (format!("{new}{rest}"), value.clone()),
+                None => (key.clone(), value.clone()),
+            });
+        let mut renamed: BTreeMap<String, String> = renamed.collect();
+        // A value as the plan writes it.
+        if let Some(name) = other.keys.get(&(new.clone() + "name")) {
+            renamed.insert(new + "name", name.clone());
+        }
+        Some(differing(&renamed, &other.keys))
+    }
+}
+
+/// The keys that only one of two plans has, or that differ.
+fn differing(mine: &BTreeMap<String, String>, theirs: &BTreeMap<String, String>) -> Vec<String> {
+    let all: BTreeSet<&String> = mine.keys().chain(theirs.keys()).collect();
+    let differing = all
+        .into_iter()
+        .filter(|key| mine.get(*key) != theirs.get(*key));
+    differing.cloned().collect()
 }
 
 fn gates(table: &Table) -> Result<Vec<PlannedGate>, PlanError> {

@@ -198,6 +198,11 @@ pub struct Work {
     pub phrase: String,
 }
 
+impl Work {
+    /// The phrase of a command whose work nothing counts.
+    pub const ONCE: &str = "run the command once";
+}
+
 /// How a trial ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "outcome", content = "reason")]

@@ -89,6 +89,8 @@ pub enum Verdict {
     TooFewTrials,
     /// A trial has too few requests for the quantile, so nothing is claimed about it.
     Unsupported,
+    /// The trials ran for a fixed time and their work is not known, so nothing is claimed about its cost.
+    NoWork,
     /// The trials are suspect, so nothing is claimed about them.
     Suspect,
     /// There is no ratio.
@@ -105,6 +107,7 @@ impl Verdict {
             Self::Same => "the same",
             Self::TooFewTrials => "too few trials",
             Self::Unsupported => "too few requests",
+            Self::NoWork => "work unknown",
             Self::Suspect => "suspect trials",
             Self::NoRatio => "no ratio",
         }

@@ -128,8 +128,9 @@ fn the_options_of_the_grammar_have_one_meaning_in_every_command() {
 }
 
 /// Names with two meanings, which their commands make plain: `record --for 1h` and `plan new --for libvirt:NAME`; the
-/// measured command of `run` and the saved population of `mvm run`; the images of `run` and `mvm run` are both images.
-const TWO_MEANINGS: [&str; 2] = ["for", "load"];
+/// measured command of `run` and the saved population of `mvm run`; a metric that `run` reads and one that `history` follows;
+/// the images of `run` and `mvm run` are both images.
+const TWO_MEANINGS: [&str; 3] = ["for", "load", "metric"];
 
 #[test]
 fn an_option_has_the_same_kind_of_value_in_every_command() {
@@ -220,6 +221,6 @@ fn every_option_has_help_that_begins_with_a_capital_and_a_named_value() {
 }
 
 /// Values whose names are those of their options, deliberately.
-const NAMED: [&str; 7] = [
-    "FORMAT", "PLACE", "MODE", "IMAGE", "METHOD", "WEIGHTS", "USER",
+const NAMED: [&str; 8] = [
+    "FORMAT", "PLACE", "MODE", "IMAGE", "METHOD", "NAME", "WEIGHTS", "USER",
 ];

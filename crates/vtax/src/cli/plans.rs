@@ -73,7 +73,7 @@ pub struct RunArgs {
     /// Run only this share of the blocks, such as 2/4.
     #[arg(long, value_name = "I/N")]
     pub shard: Option<Shard>,
-    /// Run a part of a run that another vtax merges: wait while another lab runs on this host, and write no report.
+    /// Run a part of a run that another vtax merges: wait while another vtax run is on this host, and write no report.
     #[arg(long, hide = true)]
     pub part: bool,
     /// Check the plan, log into its guests and look, print what a run would do in order and when, and change nothing.
@@ -126,6 +126,16 @@ pub struct CommandArgs {
     /// A file or directory that the image gets; the commands in the target run beside it. It can be given several times.
     #[arg(long, value_name = "PATH", requires = "guests")]
     pub files: Vec<PathBuf>,
+    /// The work that the measured command does: an expression whose group is the number in its output, or a fixed number,
+    /// and its unit, such as --work 'served ([0-9]+)' request. Load generators that vtax knows are read without it.
+    #[arg(long, num_args = 2, value_names = ["REGEX", "UNIT"], allow_hyphen_values = true, requires = "guests")]
+    pub work: Vec<String>,
+    /// A number that the measured command prints, as the metric own.NAME. It can be given several times.
+    #[arg(long = "metric", num_args = 2, value_names = ["NAME=REGEX", "UNIT"], action = clap::ArgAction::Append, requires = "guests")]
+    pub metrics: Vec<String>,
+    /// The name of the run and its workload, by which later runs are compared with it.
+    #[arg(long, value_name = "NAME", requires = "guests")]
+    pub name: Option<String>,
     /// A file that the measured command in the target reads as its standard input.
     #[arg(long, value_name = "FILE", requires = "guests")]
     pub input: Option<PathBuf>,

@@ -3,41 +3,103 @@
 
 use crate::cli::CommandArgs;
 use std::path::{Path, PathBuf};
+use vtax_lab::plan::Diagnostics;
 use vtax_lab::plan::write::{PlanText, name_of};
 use vtax_load::workload::command::words::{join, split};
 
 /// The platforms of an image where none are given.
 const IMAGE_PLATFORMS: [&str; 3] = ["native", "container", "qemu"];
 
-/// Arguments that do not give one measured command.
+/// The name of a workload whose service is the entry point of an image: that of the next version is the same.
+const ENTRY_POINT: &str = "service";
+
+/// A command line that gives no run.
 #[derive(Debug, PartialEq, thiserror::Error)]
-pub enum LoadError {
+pub enum CommandLineError {
     /// No command.
     #[error("no command is given: write it after `--`, or as --load 'COMMAND'")]
     None,
     /// Two commands.
-    #[error("--load and the words after `--` are both the measured command: give one")]
-    Two,
+    #[error(
+        "--load and the words after `--` are both the measured command: a service goes into --serve {}",
+        quoted(.0)
+    )]
+    Two(String),
     /// A path that a plan cannot contain.
     #[error("the path {0:?} is empty or not UTF-8, so that no plan can contain it")]
     Path(PathBuf),
+    /// A metric without a name.
+    #[error("--metric {0}: write NAME=REGEX, such as --metric 'p99=p99: ([0-9.]+)' ms")]
+    Metric(String),
+    /// Options with values that a run cannot have, one in each line.
+    #[error("{}", .0.join("\n"))]
+    Options(Vec<String>),
+}
+
+/// The option that gives each key of the plan.
+const OPTIONS: [(&str, &str); 14] = [
+    ("kind", "--platform"),
+    ("image", "--image"),
+    ("load", "--load"),
+    ("serve", "--serve"),
+    ("ready", "--ready"),
+    ("prepare", "--prepare"),
+    ("packages", "--packages"),
+    ("files", "--files"),
+    ("stdin", "--input"),
+    ("work", "--work"),
+    ("metrics", "--metric"),
+    ("name", "--name"),
+    ("repetitions", "--runs"),
+    ("warmup_runs", "--warmup"),
+];
+
+/// The faults of the plan of a command line, each told of its option as it was given.
+pub fn faults(text: &str, found: &Diagnostics) -> CommandLineError {
+    let told = found.list.iter().map(|fault| {
+        let line = text
+            .lines()
+            .nth(fault.line.saturating_sub(1))
+            .unwrap_or_default();
+        let (key, value) = line.split_once(" = ").unwrap_or((line, ""));
+        let first = key.split('.').next().unwrap_or(key);
+        let option = OPTIONS.iter().find(|(name, _)| *name == first);
+        let option = match option {
+            _ if first == "[[platform]]" => "--platform: ".to_owned(),
+            Some((_, option)) => format!("{option} {value}: "),
+            None => String::new(),
+        };
+        let help = fault
+            .help
+            .as_ref()
+            .map_or(String::new(), |help| format!("; {help}"));
+        format!("{option}{}{help}", fault.message)
+    });
+    let mut told: Vec<String> = told.collect();
+    told.dedup();
+    CommandLineError::Options(told)
+}
+
+/// A text in the quotes of a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// Returns the plan as TOML; `None` where the arguments name no command.
 ///
 /// # Errors
 /// When no command is given, or two are.
-pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, LoadError> {
+pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError> {
     if arguments.platform.is_empty() && arguments.image.is_none() {
         return Ok(None);
     }
     let load = match (arguments.words.as_slice(), &arguments.load) {
         ([], Some(load)) => load.clone(),
-        ([_, ..], Some(_)) => {
-            return Err(LoadError::Two);
+        (words @ [_, ..], Some(_)) => {
+            return Err(CommandLineError::Two(join(words)));
         }
         ([], None) => {
-            return Err(LoadError::None);
+            return Err(CommandLineError::None);
         }
         (words, None) => join(words),
     };
@@ -47,9 +109,14 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, LoadError> {
         .image
         .as_deref()
         .filter(|_| arguments.ready.is_some());
-    let name = match (service, of_image) {
-        (None, Some(image)) => name_of_image(image),
+    let program = match (service, of_image) {
+        (None, Some(_)) => ENTRY_POINT.to_owned(),
         (service, _) => name(service.unwrap_or(&load)),
+    };
+    let workload = arguments.name.as_deref().unwrap_or(&program);
+    let name = match (&arguments.name, service, of_image) {
+        (None, None, Some(image)) => name_of_image(image),
+        _ => workload.to_owned(),
     };
     let mut plan = PlanText::default();
     plan.text("name", &name)
@@ -68,7 +135,7 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, LoadError> {
     }
     plan.section("workload")
         .text("kind", "command")
-        .text("name", &name)
+        .text("name", workload)
         .text("load", &load);
     let texts = [
         ("serve", &arguments.serve),
@@ -86,9 +153,36 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, LoadError> {
     if !arguments.packages.is_empty() {
         plan.texts("packages", &arguments.packages);
     }
-    if !arguments.files.is_empty() {
-        let files = arguments.files.iter().map(|path| absolute(path));
-        plan.texts("files", &files.collect::<Result<Vec<String>, _>>()?);
+    let files = arguments.files.iter().map(|path| absolute(path));
+    let mut files = files.collect::<Result<Vec<String>, CommandLineError>>()?;
+    if arguments.image.is_none() {
+        let own = service.unwrap_or(&load);
+        files.extend(
+            own_file(own, &arguments.files)
+                .map(|path| absolute(&path))
+                .transpose()?,
+        );
+    }
+    if !files.is_empty() {
+        plan.texts("files", &files);
+    }
+    if let [place, unit] = arguments.work.as_slice() {
+        figure(&mut plan, "work", place, unit);
+    }
+    for pair in arguments.metrics.chunks(2) {
+        let [named, unit] = pair else { continue };
+        let (name, place) = named
+            .split_once('=')
+            .ok_or_else(|| CommandLineError::Metric(named.clone()))?;
+        let is_key =
+            name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !name.is_empty();
+        if !is_key {
+            return Err(CommandLineError::Metric(named.clone()));
+        }
+        plan.table(
+            &format!("metrics.{name}"),
+            &[("regex", place), ("unit", unit)],
+        );
     }
     if let Some(input) = &arguments.input {
         plan.text("stdin", &absolute(input)?);
@@ -96,15 +190,38 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, LoadError> {
     Ok(Some(plan.finish()))
 }
 
+/// Appends a number of the output: a fixed one, or the group of an expression.
+fn figure(plan: &mut PlanText, key: &str, place: &str, unit: &str) {
+    match place.parse::<f64>() {
+        Ok(count) => {
+            let unit = serde_json::to_string(unit).unwrap_or_default();
+            plan.value(key, format!("{{ count = {count:?}, unit = {unit} }}"))
+        }
+        Err(_) => plan.table(key, &[("regex", place), ("unit", unit)]),
+    };
+}
+
+/// The program of a command, where it is a file of the working directory that is not among `files`: `./NAME`.
+fn own_file(command: &str, files: &[PathBuf]) -> Option<PathBuf> {
+    let program = split(command).ok()?.into_iter().next()?;
+    let name = program
+        .strip_prefix("./")
+        .filter(|name| !name.contains('/'))?;
+    let is_given = files
+        .iter()
+        .any(|file| file.file_name().is_some_and(|own| own == name));
+    (!is_given && Path::new(&program).is_file()).then(|| PathBuf::from(program))
+}
+
 /// Returns an absolute path, with which the plan can be run from anywhere.
-fn absolute(path: &Path) -> Result<String, LoadError> {
-    let wrong = || LoadError::Path(path.to_owned());
+fn absolute(path: &Path) -> Result<String, CommandLineError> {
+    let wrong = || CommandLineError::Path(path.to_owned());
     let absolute = std::path::absolute(path).map_err(|_| wrong())?;
     absolute.to_str().map(str::to_owned).ok_or_else(wrong)
 }
 
 /// Returns the text of an image with an absolute path.
-fn absolute_image(text: &str) -> Result<String, LoadError> {
+fn absolute_image(text: &str) -> Result<String, CommandLineError> {
     match text.split_once(':') {
         Some((kind @ ("oci" | "dir"), path)) if !path.is_empty() => {
             Ok(format!("{kind}:{}", absolute(Path::new(path))?))
@@ -228,7 +345,10 @@ mod tests {
             let kinds: Vec<&str> = plan.platforms.iter().map(|one| one.kind.as_str()).collect();
             assert_eq!(kinds, ["native", "container", "qemu"]);
             assert_eq!(plan.settings.text("image"), Some(image));
-            assert_eq!(plan.name, name);
+            assert_eq!(
+                (plan.name.as_str(), plan.workloads[0].name.as_str()),
+                (name, "service")
+            );
         }
         let packages = CommandArgs {
             image: Some("oci:x".to_owned()),
@@ -269,12 +389,16 @@ mod tests {
 
     #[test]
     fn no_command_and_two_commands_are_refused() {
-        assert_eq!(plan(&arguments(&[])), Err(LoadError::None));
+        assert_eq!(plan(&arguments(&[])), Err(CommandLineError::None));
         let both = CommandArgs {
             load: Some("a".to_owned()),
             ..arguments(&["b"])
         };
-        assert_eq!(plan(&both), Err(LoadError::Two));
+        let two = plan(&both).unwrap_err();
+        assert!(
+            two.to_string().contains("a service goes into --serve 'b'"),
+            "{two}"
+        );
         assert_eq!(plan(&CommandArgs::default()), Ok(None));
     }
 
@@ -282,5 +406,96 @@ mod tests {
     fn a_command_without_a_usable_name_gets_one() {
         assert_eq!(name("/opt/-.é"), "command");
         assert_eq!(name("'a b'"), "ab");
+    }
+
+    #[test]
+    fn the_work_the_metrics_and_the_name_of_a_command_are_in_its_plan() {
+        let with = CommandArgs {
+            work: vec!["served ([0-9]+)".to_owned(), "request".to_owned()],
+            metrics: ["p99=p99: ([0-9.]+)", "ms", "mean=mean=([0-9]+)", "us"]
+                .map(str::to_owned)
+                .into(),
+            name: Some("hash".to_owned()),
+            ..arguments(&["./app"])
+        };
+        let text = plan(&with).unwrap().unwrap();
+        assert!(
+            text.contains(r#"work = { regex = "served ([0-9]+)", unit = "request" }"#),
+            "{text}"
+        );
+        let plan_ = read(&with);
+        assert_eq!(
+            (plan_.name.as_str(), plan_.workloads[0].name.as_str()),
+            ("hash", "hash")
+        );
+        let fixed = CommandArgs {
+            work: vec!["20".to_owned(), "frame".to_owned()],
+            ..arguments(&["true"])
+        };
+        assert!(
+            plan(&fixed)
+                .unwrap()
+                .unwrap()
+                .contains("count = 20.0, unit = \"frame\"")
+        );
+        read(&fixed);
+        for wrong in ["p99", "=x", "a b=x", "a.b=x"] {
+            let with = CommandArgs {
+                metrics: vec![wrong.to_owned(), "ms".to_owned()],
+                ..arguments(&["true"])
+            };
+            assert_eq!(plan(&with), Err(CommandLineError::Metric(wrong.to_owned())));
+        }
+    }
+
+    #[test]
+    fn a_program_of_the_working_directory_is_taken_along() {
+        // Tests run in the directory of their crate.
+        let one = arguments(&["./Cargo.toml", "x"]);
+        let here = std::env::current_dir().unwrap().join("Cargo.toml");
+        assert_eq!(
+            files_of(&read(&one).workloads[0].settings),
+            [here.to_str().unwrap()]
+        );
+        for other in ["./no-such-file", "src/main.rs", "./src", "sh"] {
+            assert!(files_of(&read(&arguments(&[other])).workloads[0].settings).is_empty());
+        }
+    }
+
+    #[test]
+    fn the_faults_of_a_command_line_name_its_options() {
+        let told = |with: CommandArgs| {
+            let text = plan(&with).unwrap().unwrap();
+            let wrong = Plan::read("the command line", &text, &Catalogue::standard()).unwrap_err();
+            faults(&text, &wrong).to_string()
+        };
+        let platform = told(CommandArgs {
+            platform: vec!["native".to_owned(), "qmu".to_owned()],
+            ..arguments(&["true"])
+        });
+        assert!(platform.starts_with("--platform \"qmu\": "), "{platform}");
+        assert!(
+            platform.contains("did you mean `qemu`?") && !platform.contains('\n'),
+            "{platform}"
+        );
+        let ready = told(CommandArgs {
+            serve: Some("a".to_owned()),
+            ready: Some("8080".to_owned()),
+            ..arguments(&["true"])
+        });
+        assert!(ready.starts_with("--ready \"8080\": "), "{ready}");
+        let work = told(CommandArgs {
+            work: vec!["no group".to_owned(), "request".to_owned()],
+            ..arguments(&["true"])
+        });
+        assert!(
+            work.starts_with("--work ") && work.contains("one group"),
+            "{work}"
+        );
+        let image = told(CommandArgs {
+            image: Some("docker:nginx".to_owned()),
+            ..arguments(&["true"])
+        });
+        assert!(image.contains("docker save -o nginx.tar nginx"), "{image}");
     }
 }

@@ -9,6 +9,7 @@ use crate::progress::{in_words, note};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use vtax_core::counted;
 use vtax_density::plan as density;
@@ -93,23 +94,42 @@ pub fn show(name: &str) -> Outcome {
 
 /// The purpose of a TOML file that is not a plan of `vtax run`, with the command that reads it; `None` for a plan or an
 /// unknown file.
-fn other_kind(path: &Path, text: &str) -> Option<&'static str> {
+fn other_kind(path: &Path, text: &str) -> Option<String> {
     let is_of_testbed = || {
         vtax_testbed::Settings::read(path)
             .is_ok_and(|settings| settings != vtax_testbed::Settings::default())
     };
     if density::Plan::is_meant(text) {
-        Some("is a plan of climbs: `vtax density FILE` runs it")
+        Some("is a plan of climbs: `vtax density FILE` runs it".to_owned())
     } else if is_of_testbed() {
         Some(
             "is no plan, it has the settings of a testbed: \
-             `vtax run PLAN --place testbed:kvm --testbed FILE` takes them",
+             `vtax run PLAN --place testbed:kvm --testbed FILE` takes them"
+                .to_owned(),
         )
     } else if Counts::read(path).is_ok() {
-        Some("is no plan, it has the counts that `vtax testbed guard` compares with")
+        Some("is no plan, it has the counts that `vtax testbed guard` compares with".to_owned())
+    } else if is_program(path, text) {
+        let name = path.file_name().unwrap_or(path.as_os_str()).display();
+        Some(format!(
+            "is a program, no plan: in its directory, `vtax run --platform native,container,qemu -- ./{name}` measures it, \
+             and with --serve './{name}' --ready WHEN --load 'COMMAND' it is the service"
+        ))
     } else {
         None
     }
+}
+
+/// Whether a file is a program or a script.
+fn is_program(path: &Path, text: &str) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    let is_script = ["py", "sh", "js", "pl", "rb", "lua"]
+        .map(Some)
+        .contains(&extension);
+    let mode = path
+        .metadata()
+        .map_or(0, |found| found.permissions().mode());
+    is_script || text.starts_with("#!") || mode & 0o111 != 0
 }
 
 /// Writes a new plan.

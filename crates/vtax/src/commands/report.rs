@@ -14,6 +14,7 @@ use rustix::termios::tcgetwinsize;
 use std::error::Error;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use vtax_core::counted;
 use vtax_core::terminal::{data, stdout};
 use vtax_record::store;
 use vtax_report::analysis::{Analysis, analyse, analyse_shards};
@@ -131,17 +132,19 @@ pub fn compare(arguments: &CompareArgs) -> Outcome {
     let of = arguments.of.into();
     let comparison = compare::compare_of(of, first, &others);
     let counts = analyses.iter().try_for_each(NothingCounts::check);
+    let shared = comparison.check();
     let judged = match arguments.gates.as_slice() {
         [] => gate::judge_by_plans(first, &others),
         gates => gate::judge(gates, of, first, &others),
     };
     let gates = match judged {
         // Without a trial that counts, no metric is compared.
-        Err(_) if counts.is_err() => Vec::new(),
+        Err(_) if counts.is_err() || shared.is_err() => Vec::new(),
         judged => judged?,
     };
     print_comparison(arguments, &comparison, &gates)?;
     counts?;
+    shared?;
     Ok(GatesNotPassed::check(&gates)?)
 }
 
@@ -269,10 +272,18 @@ pub fn export(arguments: &ExportArgs) -> Outcome {
             csv(&results, of, &mut BufWriter::new(data())).map_err(cannot_write)?
         }
     };
-    for cause in unreadable {
+    for cause in &unreadable {
         note(&format!("left out: {cause}"));
     }
-    Ok(())
+    match unreadable.len() {
+        0 => Ok(()),
+        parts => Err(format!(
+            "{} of {} left out",
+            counted(parts, "part"),
+            arguments.results.display()
+        )
+        .into()),
+    }
 }
 
 fn csv(results: &ResultsDir, of: ExportOf, into: &mut impl Write) -> io::Result<Vec<ResultsError>> {

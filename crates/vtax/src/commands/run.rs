@@ -5,12 +5,17 @@ use super::charge::CAP;
 use super::{GatesNotPassed, NothingCounts, dry_run, json, one_liner, plan, report, testbed};
 use crate::Outcome;
 use crate::cli::{PlaceArgs, PlanRunArgs, RestoreArgs, RunArgs};
+use crate::exit::NeedsRoot;
 use crate::output::outln;
 use crate::progress::{self, in_words, note};
+use rustix::process::geteuid;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use vtax_core::{Source, counted};
+use vtax_host::cell::requirements;
 use vtax_host::roots::Roots;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_host::{HostError, cell, kernel_file};
@@ -18,9 +23,53 @@ use vtax_lab::LabError;
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, Variation, treatments};
 use vtax_lab::run::{self, Event, OwnInstruments, Planned, Progress, RunOptions, RunSummary};
+use vtax_load::workload::command::words::join;
 use vtax_report::analysis::Analysis;
 use vtax_report::gate;
 use vtax_testbed::Speed;
+
+/// Checks that this process may make the guests of treatments on this host.
+///
+/// # Errors
+/// When it lacks a capability; with the command to type.
+fn check_root(
+    place: &Place,
+    treatments: &[PlannedTreatment],
+    catalogue: &Catalogue,
+) -> Result<(), NeedsRoot> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let lacking = requirements::lacking(&status);
+    let mut guests = treatments.iter().flat_map(PlannedTreatment::guests);
+    let is_made = guests.any(|guest| {
+        let platform = catalogue.platform(guest.platform_kind);
+        platform.is_none_or(|platform| !platform.is_external(guest.settings))
+    });
+    if *place != Place::Local
+        || !is_made
+        || geteuid().is_root()
+        || !lacking.iter().any(|capability| capability.needed)
+    {
+        return Ok(());
+    }
+    Err(NeedsRoot {
+        command: as_root(std::env::args_os().skip(1)),
+    })
+}
+
+/// The command line that runs this program as root. sudo does not look for programs where users install them.
+fn as_root(arguments: impl Iterator<Item = OsString>) -> String {
+    let program = std::env::current_exe().ok();
+    let is_found = |path: &Path| {
+        ["/usr/bin", "/usr/local/bin"]
+            .iter()
+            .any(|folder| path.parent() == Some(Path::new(folder)))
+    };
+    let program = program.filter(|path| !is_found(path));
+    let program = program.map_or_else(|| "vtax".to_owned(), |path| path.display().to_string());
+    let words = arguments.map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<String> = std::iter::once(program).chain(words).collect();
+    format!("sudo {}", join(&words))
+}
 
 pub fn run(arguments: RunArgs) -> Outcome {
     let RunArgs {
@@ -35,7 +84,8 @@ pub fn run(arguments: RunArgs) -> Outcome {
     let here = PathBuf::from(".");
     let (mut plan, text, folder) = match one_liner::plan(&command)? {
         Some(text) => {
-            let plan = Plan::read("the command line", &text, &catalogue)?;
+            let plan = Plan::read("the command line", &text, &catalogue)
+                .map_err(|wrong| one_liner::faults(&text, &wrong))?;
             arguments
                 .results
                 .get_or_insert_with(|| one_liner::free(&plan.name));
@@ -49,6 +99,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
     plan.check_place(&arguments.at.place)?;
     let all = treatments(&plan, &catalogue);
     let treatments = narrowed(&mut plan, all, &arguments)?;
+    check_root(&arguments.at.place, &treatments, &catalogue)?;
     if dry_run {
         let planned = Planned {
             plan: &plan,
@@ -148,12 +199,24 @@ pub fn run(arguments: RunArgs) -> Outcome {
         report::show(std::slice::from_ref(&results))?
     };
     if let Some(failed) = failed {
-        return Err(failed.into());
+        let reason = most_frequent_failure(&analysis);
+        return Err(format!("{failed}{reason}").into());
     }
     match is_whole {
         true => judge(&analysis, arguments.format.is_json()),
         false => Ok(()),
     }
+}
+
+/// Why most of the failed trials failed, to follow their number.
+fn most_frequent_failure(analysis: &Analysis) -> String {
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    let rows = analysis.trials.iter();
+    for reason in rows.filter_map(|row| row.failed.as_deref()) {
+        *reasons.entry(reason).or_default() += 1;
+    }
+    let most = reasons.into_iter().max_by_key(|(_, times)| *times);
+    most.map_or_else(String::new, |(reason, _)| format!("\n{reason}"))
 }
 
 /// Judges a finished run: whether any trial counts, and the gates of its plan that need no base run. `json` writes the
@@ -175,7 +238,7 @@ pub fn judge(analysis: &Analysis, json: bool) -> Outcome {
 pub struct Share {
     /// Only these blocks.
     pub shard: Option<Shard>,
-    /// Whether it waits for another lab on this host.
+    /// Whether it waits for another vtax run on this host.
     pub waits: bool,
 }
 

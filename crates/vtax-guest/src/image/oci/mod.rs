@@ -68,9 +68,19 @@ impl FromStr for Source {
 
     fn from_str(text: &str) -> Result<Self, HostError> {
         let wrong = || {
-            HostError::Setting(format!(
-                "`{text}` is not an image: write oci:DIR, oci:FILE.tar, dir:ROOT or podman:NAME"
-            ))
+            let docker = text.strip_prefix("docker:").filter(|name| !name.is_empty());
+            let way = match docker {
+                Some(name) => {
+                    let file = name.rsplit('/').next().unwrap_or(name);
+                    let file = file.split([':', '@']).next().unwrap_or(file);
+                    format!(
+                        "save it first, `docker save -o {file}.tar {name}`, then write oci:{file}.tar"
+                    )
+                }
+                None if text.ends_with(".tar") => format!("write oci:{text}"),
+                None => "write oci:DIR, oci:FILE.tar, dir:ROOT or podman:NAME".to_owned(),
+            };
+            HostError::Setting(format!("`{text}` is not an image: {way}"))
         };
         match text.split_once(':') {
             Some((_, "")) => Err(wrong()),

@@ -122,10 +122,7 @@ fn a_source_is_a_path_or_a_name_with_its_kind_before_it() {
     assert_eq!(podman.to_string(), "podman:localhost/a:latest");
     for wrong in ["", "oci:", "a.tar", "podman:--all", "docker:x"] {
         let message = source(wrong).unwrap_err().to_string();
-        assert!(
-            message.contains("oci:DIR, oci:FILE.tar, dir:ROOT or podman:NAME"),
-            "{message}"
-        );
+        assert!(message.contains("write oci:"), "{message}");
     }
 }
 

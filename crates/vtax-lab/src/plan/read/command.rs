@@ -24,6 +24,20 @@ const MOST_ENTRIES: usize = 32;
 /// The longest name of a metric.
 const LONGEST_NAME: usize = 40;
 
+/// The words in braces that commands have their values put for.
+const PLACEHOLDERS: [&str; 5] = ["target", "level", "warmup", "duration", "seconds"];
+/// The similarity (Jaro–Winkler) from which a word in braces is taken for a mistyped placeholder.
+const NEAR: f64 = 0.85;
+
+/// The words of small letters in braces.
+fn braced(text: &str) -> impl Iterator<Item = &str> {
+    let parts = text.split('{').skip(1);
+    parts.filter_map(|part| {
+        let (name, _) = part.split_once('}')?;
+        name.chars().all(|c| c.is_ascii_lowercase()).then_some(name)
+    })
+}
+
 /// Whether the flattened key of a workload belongs to the definition of a command.
 pub(super) fn is_own(key: &str) -> bool {
     let first = key.split('.').next();
@@ -54,6 +68,7 @@ impl Reader<'_, &Catalogue> {
                 .help_with("leave it out: it would do nothing; with an `image` its entry point is the service"),
             _ => {}
         }
+        self.placeholders(table);
         let mut files = self.files(table, has_image);
         let stdin = self.stdin(table, has_image, &mut files);
         let definition = Definition {
@@ -81,6 +96,44 @@ impl Reader<'_, &Catalogue> {
             return None;
         }
         Some(text)
+    }
+
+    /// Refuses a word in braces that is nearly a placeholder, and the target's address where no client needs it.
+    fn placeholders(&mut self, table: &DeTable<'_>) {
+        for key in ["load", "serve", "prepare"] {
+            let Some((value, text)) = table
+                .get(key)
+                .and_then(|value| Some((value, value.get_ref().as_str()?)))
+            else {
+                continue;
+            };
+            let wrong = braced(text).find_map(|name| {
+                let near = PLACEHOLDERS
+                    .iter()
+                    .map(|known| (strsim::jaro_winkler(name, known), *known));
+                let (similarity, known) = near.max_by(|a, b| a.0.total_cmp(&b.0))?;
+                (NEAR..1.0)
+                    .contains(&similarity)
+                    .then_some((name.to_owned(), known))
+            });
+            if let Some((name, known)) = wrong {
+                self.refuse(value, format!("`{key}`: {{{name}}} is no placeholder"))
+                    .help_with(format!("did you mean {{{known}}}?"));
+            }
+        }
+        let has_service = table.contains_key("serve") || table.contains_key("ready");
+        if let Some(load) = table.get("load").filter(|_| !has_service)
+            && load
+                .get_ref()
+                .as_str()
+                .is_some_and(|text| text.contains("{target}"))
+        {
+            self.refuse(
+                load,
+                "`load` has {target}, the address of a service, and there is no service",
+            )
+            .help_with("add `serve` and `ready`, or with an `image` `ready`: --ready tcp:PORT");
+        }
     }
 
     fn ready(&mut self, table: &DeTable<'_>) -> Option<String> {

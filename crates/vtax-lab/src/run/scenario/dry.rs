@@ -20,7 +20,7 @@ use vtax_host::HostError;
 use vtax_host::roots::Roots;
 use vtax_host::settings::Settings;
 use vtax_host::signals::Signals;
-use vtax_load::workload::Program;
+use vtax_load::workload::{Program, command};
 use vtax_report::results::ResultsDir;
 
 /// Space in a guest beside the copy of vtax, in KiB: for what its shell writes.
@@ -103,6 +103,7 @@ pub fn dry_run(
     let mut check = |spec: &GuestSpec<'_>| looks.check(spec);
     let mut missing = scenarios.missing(None, &mut check)?;
     missing.extend(client_machine(&scenarios, &mut dry.guests)?);
+    missing.extend(lacking_in_images(&scenarios)?);
     dry.missing = missing.into_iter().collect();
     dry.notes.extend(images(&scenarios)?);
     dry.schedule(planned, options)?;
@@ -306,6 +307,35 @@ fn images(scenarios: &Scenarios<'_>) -> Result<Vec<String>, LabError> {
         }
     }
     Ok(notes)
+}
+
+/// Returns what the images that exist lack of the commands that run in them, as a run finds it.
+fn lacking_in_images(scenarios: &Scenarios<'_>) -> Result<Option<String>, LabError> {
+    let recipes = (scenarios.planned.iter()).flat_map(|planned| scenarios.of.recipes_of(planned));
+    let mut files: BTreeMap<image::Recipe, image::GuestFiles> = BTreeMap::new();
+    for recipe in recipes {
+        if let Some(found) = image::cached(&recipe)? {
+            files.insert(recipe, found);
+        }
+    }
+    let found = programs::check_commands(
+        scenarios.planned,
+        scenarios.catalogue,
+        &|workload, settings| {
+            // The files of a plan are put above the image when it runs.
+            let program = workload.target_program(settings)?;
+            if program.contains('/') && !command::files_of(settings).is_empty() {
+                return None;
+            }
+            let recipe = image::Recipe::of_guest(&workload.packages(settings), settings);
+            Some(files.get(&recipe)?.root.as_path())
+        },
+    );
+    match found {
+        Ok(()) => Ok(None),
+        Err(LabError::Host(lacking @ HostError::Missing { .. })) => Ok(Some(lacking.to_string())),
+        Err(cause) => Err(cause),
+    }
 }
 
 impl DryRun {

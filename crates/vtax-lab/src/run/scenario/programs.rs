@@ -129,14 +129,15 @@ pub(super) fn check_commands<'a>(
     });
     Err(LabError::Host(HostError::Missing {
         what: list.collect::<Vec<_>>().join("; "),
-        remedy: "name the Debian package that has it in `packages` of the workload, or its file in `files`"
+        remedy: "name the Debian package that has it (--packages, in a plan `packages` of the workload), or its file (--files, \
+                 `files`)"
             .to_owned(),
     }))
 }
 
 /// Whether a directory of an image's programs has one of this name, or a path in the image exists. A link counts without
-/// its target, which may exist only inside the image. `folder` is the working directory; without one, a relative path is
-/// not looked up.
+/// its target, which may exist only inside the image. `folder` is the working directory; without one, that is
+/// the root directory.
 fn has_program(root: &Path, name: &str, folder: Option<&str>) -> bool {
     let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
     let is_there = |path: &Path| path.symlink_metadata().is_ok();
@@ -144,7 +145,7 @@ fn has_program(root: &Path, name: &str, folder: Option<&str>) -> bool {
         true => match folder {
             _ if name.starts_with('/') => is_there(&inside(Path::new(name))),
             Some(folder) => is_there(&inside(Path::new(folder)).join(name)),
-            None => true,
+            None => is_there(&root.join(name)),
         },
         false => std::env::split_paths(PATH).any(|folder| is_there(&inside(&folder).join(name))),
     }
@@ -315,9 +316,10 @@ mod tests {
         fs::create_dir_all(root.path().join("opt")).unwrap();
         fs::write(root.path().join("usr/bin/app"), "").unwrap();
         std::os::unix::fs::symlink("/nowhere", root.path().join("opt/app")).unwrap();
-        for program in ["app", "/opt/app", "./app"] {
+        for program in ["app", "/opt/app", "./opt/app"] {
             check(program).unwrap();
         }
+        check("./app").unwrap_err();
         let without = |_: &dyn Workload, _: &Settings| None;
         check_commands(&of("missing", ""), &catalogue, &without).unwrap();
         let beside = of("./app", "files = [\"bin/app\"]\n");

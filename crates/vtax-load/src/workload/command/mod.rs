@@ -4,6 +4,7 @@
 //! A command runs without a shell. `bash` in front of it reads the clock before and after it, and `timeout` ends it.
 
 pub mod figure;
+pub mod known;
 pub mod words;
 
 use super::check::Claim;
@@ -437,6 +438,11 @@ impl Workload for Command {
             (value, unit)
         });
         let extent = self.extent(settings);
+        let printed = match work {
+            None => generator(settings).and_then(|generator| known::read(generator, output)),
+            Some(_) => None,
+        };
+        suspect.extend(printed.as_ref().and_then(|printed| printed.failed.clone()));
         let (done, claims) = match (extent, work) {
             (
                 Extent::FixedDuration,
@@ -449,7 +455,10 @@ impl Workload for Command {
                 )),
             ) => (WorkDone::Rate(of(amount, base)), Vec::new()),
             (Extent::ToCompletion, None) => {
-                (WorkDone::Total(once()), vec![Claim::elapsed(elapsed)])
+                let work = printed
+                    .map(|known| super::output::work(known.amount, known.base, known.phrase));
+                let work = work.unwrap_or_else(once);
+                (WorkDone::Total(work), vec![Claim::elapsed(elapsed)])
             }
             (Extent::ToCompletion, Some((amount, Unit { base, per: None }))) => {
                 positive(COMMAND, "work", Some(amount))?;
@@ -501,7 +510,12 @@ fn of(amount: f64, base: Base) -> Work {
 
 /// The work of a command that counts none.
 fn once() -> Work {
-    super::output::work(1.0, Base::Operation, "run the command once")
+    super::output::work(1.0, Base::Operation, Work::ONCE)
+}
+
+/// The load generator of the command, whose output is read.
+fn generator(settings: &Settings) -> Option<&'static known::Generator> {
+    known::started(LOAD.given(settings)?)
 }
 
 impl Command {
@@ -514,10 +528,14 @@ impl Command {
             Extent::ToCompletion => LIMIT.number(settings),
         };
         let limit = limit.to_string();
-        let timed = match STDIN.given(settings) {
-            Some(file) => TIMED.replacen("\"$@\"", &format!("\"$@\" <{}", quoted(file)), 1),
-            None => TIMED.to_owned(),
-        };
+        let mut redirected = "\"$@\"".to_owned();
+        if let Some(file) = STDIN.given(settings) {
+            redirected.push_str(&format!(" <{}", quoted(file)));
+        }
+        if generator(settings).is_some_and(|generator| generator.is_on_stderr) {
+            redirected.push_str(" 2>&1");
+        }
+        let timed = TIMED.replacen("\"$@\"", &redirected, 1);
         let before = ["timeout", "-k", "2", &limit, "bash", "-c", &timed, MARK].map(str::to_owned);
         command(before.into_iter().chain(words))
     }
