@@ -125,3 +125,22 @@ mount -t cgroup2 none /tmp/groups/unified && echo $$ >/tmp/groups/unified/cgroup
         assert_eq!(found.count(), 0, "{:?}", trial.suspect);
     }
 }
+
+#[test(needs = [can_run_trials(), brought_by_test_all("runsc")])]
+fn the_processes_of_a_sandbox_with_a_kernel_of_its_own_are_not_the_commands() {
+    let platform = "container\"\ncontainer.runtime = \"runsc";
+    let waited = format!("({WORK}) & wait; head -c 50000000 /dev/zero | sha256sum");
+    for trial in trials(&waited, &[platform]) {
+        assert_eq!(trial.suspect, Vec::<String>::new());
+        let value = |name: &str| trial.metrics[name].quantity.value;
+        // The sandbox's own work for the command is a part of the cost.
+        assert!(value("launch.cpu") > 0.0 && value("launch.spread") > 0.0);
+        assert!(value("cpu.per_work") > value("launch.cpu"));
+    }
+    let left = format!("while :; do {WORK}; done & sleep 0.3");
+    for trial in trials(&left, &[platform]) {
+        let found = trial.suspect.iter();
+        let mut found = found.filter(|reason| reason.starts_with("the command left `sh` running"));
+        assert!(found.next().is_some(), "{:?}", trial.suspect);
+    }
+}

@@ -272,9 +272,7 @@ pub trait Target {
         if self.about().is_shared {
             return Ok(TargetProcesses::default());
         }
-        let words = ["sh", "-c", processes::LIST].map(str::to_owned).to_vec();
-        let listed = self.run(&words, Duration::from_secs(30))?;
-        Ok(TargetProcesses::of_list(&listed.stdout))
+        processes::listed(|words, limit| self.run(words, limit))
     }
 
     /// The end of its console or log, for error messages.

@@ -2,8 +2,11 @@
 //! The processes of a target at one time, by which a trial finds what a command leaves running and what its control
 //! groups do not count.
 
+use super::{CommandLine, Finished};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use vtax_core::Nanoseconds;
+use vtax_host::HostError;
 use vtax_kernel::ProcessStat;
 
 /// A process in a target.
@@ -57,7 +60,7 @@ impl TargetProcesses {
     }
 
     /// The processes of another kernel, from the output of [`LIST`].
-    pub(super) fn of_list(printed: &[u8]) -> Self {
+    fn of_list(printed: &[u8]) -> Self {
         let mut lines = printed.split(|byte| *byte == b'\n');
         let number = |text: &[u8]| std::str::from_utf8(text).ok()?.trim().parse::<u32>().ok();
         let own = lines.next().and_then(number);
@@ -73,8 +76,22 @@ impl TargetProcesses {
     }
 }
 
+/// The processes of a target with a kernel of its own, which `run` runs a command in.
+///
+/// # Errors
+/// When the target does not answer.
+pub(super) fn listed(
+    run: impl FnOnce(&CommandLine, Duration) -> Result<Finished, HostError>,
+) -> Result<TargetProcesses, HostError> {
+    let words = ["sh", "-c", LIST].map(str::to_owned).to_vec();
+    Ok(TargetProcesses::of_list(&run(&words, LIMIT)?.stdout))
+}
+
+/// The time limit of a list.
+const LIMIT: Duration = Duration::from_secs(30);
+
 /// Prints the number of its own process, and a line of `stat` for each process.
-pub(super) const LIST: &str = "echo $$; exec cat /proc/[0-9]*/stat 2>/dev/null";
+const LIST: &str = "echo $$; exec cat /proc/[0-9]*/stat 2>/dev/null";
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,7 @@
 //! enters.
 
 use super::jobs::Jobs;
+use super::processes;
 use super::root::Root;
 use super::{
     About, Booted, CommandLine, Finished, Job, Target, TargetProcess, TargetProcesses, backing,
@@ -139,6 +140,11 @@ pub(super) fn works(
 }
 
 impl SharedKernelTarget {
+    /// Whether the sandbox is a kernel in user space.
+    fn has_kernel(&self) -> bool {
+        self.entrance.prefix.iter().any(|word| word == "runsc")
+    }
+
     /// Whether a monitor or a sandbox starts the commands, and not the program that asks it to.
     fn is_started_elsewhere(&self) -> bool {
         let mut words = self.entrance.prefix.iter();
@@ -182,8 +188,12 @@ impl Target for SharedKernelTarget {
         Ok(BTreeMap::new())
     }
 
-    /// From outside, which costs the target nothing.
+    /// From outside, which costs the target nothing. Where the sandbox is a kernel in user space, its processes on this host
+    /// are that kernel's and not the command's, so it is asked for those of the command.
     fn processes(&mut self) -> Result<TargetProcesses, HostError> {
+        if self.has_kernel() {
+            return processes::listed(|words, limit| self.run(words, limit));
+        }
         let proc = self.entry.proc();
         let mut found = TargetProcesses {
             waited: Some(self.jobs.waited()),

@@ -75,7 +75,7 @@ pub const GENERATORS: &[Generator] = &[
     },
     Generator {
         program: "oha",
-        versions: "1.4",
+        versions: "1.16.0",
         amount: |text| match json(text) {
             Some(document) => {
                 let codes = document.get("statusCodeDistribution")?.as_object()?;
@@ -444,6 +444,19 @@ mod tests {
             "iperf3 -c {target} -u -J",
             0.012_517_376,
             false,
+        ),
+        ("oha-1.16.0", "oha -z 2s http://{target}/", 5371.0, false),
+        (
+            "oha-1.16.0-json",
+            "oha --output-format json http://{target}/",
+            5607.0,
+            false,
+        ),
+        (
+            "oha-1.16.0-404",
+            "oha -n 20 http://{target}/none",
+            20.0,
+            true,
         ),
         ("k6-0.46.0", "k6 run k.js", 2897.0, false),
         ("k6-0.46.0-404", "k6 run k.js", 10.0, true),
