@@ -113,6 +113,40 @@ fn shards_fill_their_own_directories_and_are_reported_together() {
     }
 }
 
+#[test(needs = [root(), brought_by_test_all("tcsh")])]
+fn a_host_is_looked_at_whatever_its_login_shell_is_and_prints() {
+    let work = tempfile::tempdir().unwrap();
+    let bin = work.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let plan = |shell: &str| {
+        let script = format!(
+            "#!/bin/sh\ncase \" $* \" in *' -G '*) echo hostname 127.0.0.1; exit;; esac\n\
+             while [ \"$1\" != -- ]; do shift; done\nshift 2\n\
+             echo 'Welcome to \"there\"'\nexec {shell} \"$*\"\n"
+        );
+        fs::write(bin.join("ssh"), script).unwrap();
+        fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = vtax(&work.path().join("state"));
+        command
+            .args(["plan", "new", "--for", "ssh:there"])
+            .env("PATH", &path);
+        command.output().unwrap()
+    };
+    for shell in ["sh -c", "tcsh -fc"] {
+        let output = plan(shell);
+        assert!(output.status.success(), "{shell}: {}", text(&output.stderr));
+        assert!(text(&output.stdout).contains("kind = \"ssh\""), "{shell}");
+    }
+    let output = plan("echo");
+    let said = text(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("did not run sh"),
+        "{said}"
+    );
+    assert!(said.lines().count() <= 4, "{said}");
+}
+
 #[test(needs = [test_all("takes 7 s"), can_run_trials()])]
 fn the_same_plan_runs_on_another_host_through_ssh() {
     let (work, _host) = prepared(PLAN);
