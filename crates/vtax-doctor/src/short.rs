@@ -7,7 +7,7 @@ use super::{Answer, Finding, Summary, Topic};
 
 /// The commands that need no root, by their purpose.
 const WITHOUT_ROOT: &str = "top, record, charge, exporter and web show guests (more of them to root); \
-                            plan, report, compare, history, survey, export and atlas --page-only read files";
+                            plan, report, compare, history, survey, export and atlas read files";
 
 /// A line of the summary.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -203,7 +203,7 @@ export function runsView(view, about) {
   else {
     another.append(h("h2", null, "Start a run"), h("p", { class: "empty" }, about.starts
       ? "You can look. To start runs, enter the operator’s token, which vtax web printed when it started. " : "This server only shows: it was started with --watch-only. Start runs in a terminal: vtax run PLAN."),
-    about.starts ? h("p", null, h("a", { href: "#/enter" }, "Enter the token")) : null);
+    ...(about.starts ? [h("p", null, h("a", { href: "#/enter" }, "Enter the token"))] : []));
   }
   return () => ends.forEach((end) => end());
 }

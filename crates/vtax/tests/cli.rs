@@ -161,7 +161,7 @@ const COMMANDS: &[(&str, Trial)] = &[
             "export RESULTS comparisons",
         ]),
     ),
-    ("atlas", Lines(&["atlas --page-only"])),
+    ("atlas", Lines(&["atlas"])),
     (
         "top",
         Lines(&[
@@ -625,13 +625,7 @@ fn an_old_spelling_does_what_the_new_one_does_with_one_line_on_standard_error() 
     let output = finish(
         &mut command(
             work.path(),
-            &[
-                "atlas",
-                "cherkasova/fig-3",
-                "--page-only",
-                "--out",
-                "a.html",
-            ],
+            &["atlas", "cherkasova/fig-3", "--out", "a.html"],
         ),
         true,
     );
@@ -686,7 +680,7 @@ fn an_atlas_whose_plans_fail_names_them_and_shows_the_rest() {
     for name in ["accuracy-kvm", "accuracy-xen", "guests-xen"] {
         fs::write(plans.join(format!("cherkasova-{name}.toml")), "no plan").unwrap();
     }
-    let made = atlas(&["cherkasova/fig-3"]);
+    let made = atlas(&["cherkasova/fig-3", "--run"]);
     assert_eq!(made.status.code(), Some(1));
     let reported = String::from_utf8(made.stderr).unwrap();
     assert!(
@@ -702,7 +696,7 @@ fn an_atlas_whose_plans_fail_names_them_and_shows_the_rest() {
     let page = fs::read_to_string(work.path().join("atlas.html")).unwrap();
     assert!(page.contains("id=\"cherkasova-fig-3\"") && !page.contains("id=\"shea-fig-1\""));
 
-    let made = atlas(&["--page-only", "--output", "all.html"]);
+    let made = atlas(&["--output", "all.html"]);
     assert!(made.status.success());
     let printed = String::from_utf8(made.stdout).unwrap();
     assert!(

@@ -3,6 +3,7 @@
 //! `TRIES=5000 cargo test -p vtax --test integration mutations` takes minutes; without it 1,000 plans and 200 results
 //! are altered.
 
+use crate::support::vtax;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -103,6 +104,46 @@ fn read_results(path: &Path, good: &Analysis) -> bool {
     let _ = export::csv_samples(&results, &mut Vec::new());
     let _ = compare::table(&compare::compare(good, &[&analysis]), 80);
     true
+}
+
+#[test]
+fn a_damaged_part_is_named_without_the_text_of_a_panic_and_ends_with_1() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vtax-report/tests/data/format-1");
+    let work = tempfile::tempdir().unwrap();
+    let (results, mut files) = (work.path().join("results"), Vec::new());
+    copy(&kept, &results, &mut files);
+    let is_samples = |path: &&PathBuf| path.extension().is_some_and(|end| end == "parquet");
+    let file = files.iter().find(is_samples).unwrap();
+    let original = fs::read(file).unwrap();
+    let mut random = SplitMix64::new(7);
+    let mut damaged = 0;
+    for _ in 0..40 {
+        let mut bytes = original.clone();
+        let at = random.below(bytes.len());
+        bytes[at] ^= 1 << random.below(8);
+        fs::write(file, bytes).unwrap();
+        for command in ["report", "export"] {
+            let mut line = vtax(&work.path().join("state"));
+            line.arg(command).arg(&results);
+            if command == "export" {
+                line.arg("samples");
+            }
+            let output = line.output().unwrap();
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                !told.contains("panicked") && !told.contains("backtrace"),
+                "{at}: {told}"
+            );
+            let lost = told.contains("left out: ");
+            assert_eq!(
+                output.status.code(),
+                Some(i32::from(lost)),
+                "{command}, {at}: {told}"
+            );
+            damaged += usize::from(lost);
+        }
+    }
+    assert!(damaged > 0, "no altered bit damaged a part");
 }
 
 #[test(needs = [test_all("takes 3 s")])]

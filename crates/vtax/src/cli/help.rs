@@ -221,11 +221,11 @@ pub const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
     (
         "atlas",
         [
-            ("vtax atlas shea/fig-7 --quick", "one figure of a paper"),
             (
-                "vtax atlas --page-only -o atlas.html",
-                "all figures, without a run",
+                "vtax atlas shea/fig-7 --run --quick",
+                "the plans of one figure of a paper, then its page",
             ),
+            ("vtax atlas -o atlas.html", "all figures, without a run"),
         ],
     ),
     (

@@ -12,6 +12,7 @@ const OWN: &[Old] = &[
     Old::renamed(&["atlas"], "--at", "--place"),
     Old::renamed(&["atlas"], "--results", "--results-root"),
     Old::renamed(&["atlas"], "--out", "--output"),
+    Old::renamed(&["atlas"], "--page-only", ""),
     Old::renamed(&["web"], "--results", "--results-root"),
     Old::renamed(&["web"], "--token", "--token-file"),
     Old::renamed(&["web"], "--watch-token", "--watch-token-file"),

@@ -165,11 +165,15 @@ pub struct AtlasArgs {
     /// A paper's figures alone, or one of them: shea, shea/fig-7.
     #[arg(value_name = "PAPER[/FIGURE]")]
     pub figures: Option<String>,
-    /// Run the quick profiles of the plans that judge a claim, and no others.
+    /// Run each plan that has no complete run, which takes hours and for some plans root. Without it the page is made from
+    /// the numbers in vtax, and from the runs that exist.
     #[arg(long)]
+    pub run: bool,
+    /// Run the quick profiles of the plans that judge a claim, and no others.
+    #[arg(long, requires = "run")]
     pub quick: bool,
     /// Where to run every plan, in place of the atlas's own places.
-    #[arg(long, value_name = "PLACE")]
+    #[arg(long, value_name = "PLACE", requires = "run")]
     pub place: Option<Place>,
     /// The directory above results directories, which have their plans' names; complete runs are not run again.
     #[arg(long, value_name = "DIR", default_value = "atlas-results")]
@@ -177,9 +181,6 @@ pub struct AtlasArgs {
     /// The directory of the plans.
     #[arg(long, value_name = "DIR", default_value = "plans")]
     pub plans: PathBuf,
-    /// Run nothing: make the page from the numbers in vtax, and from the runs that exist.
-    #[arg(long)]
-    pub page_only: bool,
     /// Write the numbers as CSV with their provenance into this directory; those in vtax are papers/ours.
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "papers/ours")]
     pub keep: Option<PathBuf>,

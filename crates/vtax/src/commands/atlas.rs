@@ -26,10 +26,9 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
         plans: &arguments.plans,
         models: vtax_testbed::cost::modelled,
     };
-    let failed = if arguments.page_only {
-        Vec::new()
-    } else {
-        run_missing(arguments, &catalogue, &figures, &folders)?
+    let failed = match arguments.run {
+        true => run_missing(arguments, &catalogue, &figures, &folders)?,
+        false => Vec::new(),
     };
     let (ours, unusable) = gather(&catalogue, Some(&folders))?;
     for cause in &unusable {
