@@ -234,6 +234,17 @@ fn the_page_works_in_a_browser() {
     // The response is an error on purpose.
     browser.complaints();
 
+    // A server that starts no runs says where they are started.
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/runs"),
+        "document.body.innerText.includes('started with --watch-only')",
+    );
+    assert_eq!(
+        browser.eval("document.querySelector('main').innerText.includes('null')"),
+        false
+    );
+
     // Without the server the page reports it, and continues when the server is back.
     browser.open(&format!("{page}/#/host"));
     browser.until(&format!("{rows} === 40"));
