@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `report.html` of a recording: guests by true cost, over time, the busiest minutes, and where the numbers come from.
 
-use crate::report::{Cost, GuestReport, MinuteReport, Report, cpu_each, length, sentences};
+use crate::report::{
+    Cost, GuestReport, MinuteReport, Report, cpu_each, length, sentences, windows,
+};
 use crate::summary::{Recording, stages};
 use maud::{Markup, html};
 use serde_json::{Value, json};
@@ -35,7 +37,10 @@ const TABLE_GUESTS: usize = 200;
 
 /// Renders the page.
 pub fn page(report: &Report<'_>, recording: &Recording) -> String {
-    let figures = figures(report, recording);
+    // A recording that cannot be read a second time has its figures by minutes.
+    let fine = recording.in_seconds().ok().flatten();
+    let series = Series::of(fine.as_ref().unwrap_or(recording));
+    let figures = figures(report, recording, &series);
     let name = recording.path.file_name().map_or_else(
         || report.recording.clone(),
         |name| name.to_string_lossy().into_owned(),
@@ -95,16 +100,27 @@ fn found(report: &Report<'_>) -> Markup {
                 (percent(report.host_cpu_seconds / busy)) ", and " (percent(report.unattributed_cpu_seconds / busy)) " has no owner."
             }
             @if of_known > 0.0 {
-                li { b { (percent(hidden / of_known)) } " of what guests cost is hidden from them: the host spends it for them." }
-            }
-            @for guest in report.guests.iter().take(3) {
                 li {
-                    b { (guest.guest) } " cost most: " (share(guest.cpu_seconds, report.recorded_seconds))
+                    b { (percent(hidden / of_known)) } " of what " (of_guests(known().count(), report.guests.len()))
+                    " cost is hidden from them: the host spends it for them."
+                }
+            }
+            @for (place, guest) in report.guests.iter().take(3).enumerate() {
+                li {
+                    b { (guest.guest) } (if place == 0 { " cost most: " } else { " follows: " }) (share(guest.cpu_seconds, report.recorded_seconds))
                     @if let Some(hidden) = guest.hidden_share { ", " (percent(hidden)) " of it hidden" }
                     "."
                 }
             }
         }
+    }
+}
+
+/// The guests of a share, where it is not known of all.
+fn of_guests(known: usize, all: usize) -> String {
+    match known == all {
+        true => "guests".to_owned(),
+        false => format!("{known} of {all} guests, whose own code is told apart,"),
     }
 }
 
@@ -128,6 +144,7 @@ fn guests(report: &Report<'_>) -> Markup {
         "hidden share",
         "energy",
     ];
+    let energy = |part: Option<f64>| html! { (joules(part)) (flag(report.energy_source.filter(|_| part.is_some()))) };
     let rows = html! {
         @for guest in report.guests.iter().take(TABLE_GUESTS) {
             tr {
@@ -144,10 +161,13 @@ fn guests(report: &Report<'_>) -> Markup {
         }
         @if rest > 0 { tr { td { (counted(rest, "more guest")) ", in the JSON" } } }
         @if report.departed_cpu_seconds > 0.0 {
-            tr { td { "departed guests" } td {} td {} td { (format!("{:.1} s", report.departed_cpu_seconds)) } td { (percent(report.departed_cpu_seconds / busy)) } }
+            tr { td { "departed guests" } td {} td {} td { (format!("{:.1} s", report.departed_cpu_seconds)) } td { (percent(report.departed_cpu_seconds / busy)) } td {} td {} td {} td { (energy(report.departed_energy_joules)) } }
         }
-        tr { td { "the host itself" } td {} td {} td { (format!("{:.1} s", report.host_cpu_seconds)) } td { (percent(report.host_cpu_seconds / busy)) } }
-        tr { td { "unattributed" } td {} td {} td { (format!("{:.1} s", report.unattributed_cpu_seconds)) } td { (percent(report.unattributed_cpu_seconds / busy)) } }
+        tr { td { "the host itself" } td {} td {} td { (format!("{:.1} s", report.host_cpu_seconds)) } td { (percent(report.host_cpu_seconds / busy)) } td {} td {} td {} td { (energy(report.host_energy_joules)) } }
+        tr { td { "unattributed" } td {} td {} td { (format!("{:.1} s", report.unattributed_cpu_seconds)) } td { (percent(report.unattributed_cpu_seconds / busy)) } td {} td {} td {} td { (energy(report.unattributed_energy_joules)) } }
+        @if report.idle_energy_joules.is_some_and(|joules| joules > 0.0) {
+            tr { td { "idle: charged to nobody" } td {} td {} td {} td {} td {} td {} td {} td { (energy(report.idle_energy_joules)) } }
+        }
         tr { td { b { "all" } } td {} td { (length(report.recorded_seconds)) } td { (format!("{:.1} s", report.busy_cpu_seconds)) } td { "100 %" } td {} td {} td {} td { (joules(report.energy_joules)) (flag(report.energy_source.filter(|_| report.energy_joules.is_some()))) } }
     };
     captioned(
@@ -177,6 +197,9 @@ fn costs(report: &Report<'_>) -> Markup {
     let does = |guest: &&GuestReport<'_>| {
         guest.per_packet.is_some() || guest.per_exit.is_some() || guest.per_gigabyte.is_some()
     };
+    if !report.guests.iter().any(|guest| does(&guest)) {
+        return Markup::default();
+    }
     let rows = html! {
         @for guest in report.guests.iter().filter(does).take(TABLE_GUESTS) {
             tr {
@@ -207,6 +230,9 @@ fn costs(report: &Report<'_>) -> Markup {
 }
 
 fn busiest(report: &Report<'_>) -> Markup {
+    if report.busiest_minutes.is_empty() {
+        return Markup::default();
+    }
     let rows = html! {
         @for minute in report.busiest_minutes.iter().filter_map(|at| report.minutes.get(*at)) {
             tr {
@@ -236,10 +262,10 @@ fn provenance(report: &Report<'_>) -> Markup {
     }
 }
 
-fn figures(report: &Report<'_>, recording: &Recording) -> Vec<Figure> {
+fn figures(report: &Report<'_>, recording: &Recording, series: &Series) -> Vec<Figure> {
     [
-        over_time(report),
-        power(report),
+        over_time(report, series),
+        power(report, series),
         by_stage(report, recording),
     ]
     .into_iter()
@@ -247,33 +273,49 @@ fn figures(report: &Report<'_>, recording: &Recording) -> Vec<Figure> {
     .collect()
 }
 
-/// Minutes that are drawn as one point each.
-fn thinned(minutes: &[MinuteReport]) -> impl Iterator<Item = (usize, &[MinuteReport])> {
-    let every = minutes.len().div_ceil(MOST_POINTS).max(1);
-    minutes
-        .chunks(every)
-        .enumerate()
-        .map(move |(place, part)| (place * every, part))
+/// The points of the figures over time.
+struct Series {
+    windows: Vec<(usize, MinuteReport)>,
+    /// What a window is, in words.
+    unit: &'static str,
+}
+
+impl Series {
+    fn of(recording: &Recording) -> Self {
+        Self {
+            windows: windows(recording),
+            unit: match recording.window {
+                1_000_000_000 => "second",
+                60_000_000_000 => "minute",
+                _ => "window",
+            },
+        }
+    }
+
+    /// Windows that are drawn as one point each.
+    fn thinned(&self) -> impl Iterator<Item = (usize, &[(usize, MinuteReport)])> {
+        let every = self.windows.len().div_ceil(MOST_POINTS).max(1);
+        let parts = self.windows.chunks(every);
+        parts.filter_map(|part| Some((part.first()?.0, part)))
+    }
+
+    /// The clock of a window, `07:05`, with its second where that tells it from others.
+    fn clock<'a>(&self, window: &'a MinuteReport) -> &'a str {
+        let end = if self.unit == "second" { 19 } else { 16 };
+        window.began.get(11..end).unwrap_or(&window.began)
+    }
+
+    fn axis(&self) -> Value {
+        let title = format!("{}s into the recording", self.unit);
+        json!({"field": "minute", "type": "quantitative", "title": title, "scale": {"nice": false}, "axis": {"grid": false}})
+    }
 }
 
 fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 
-/// The clock of a minute, `07:05`.
-fn clock(minute: &MinuteReport) -> &str {
-    minute.began.get(11..16).unwrap_or(&minute.began)
-}
-
-fn minutes_axis(report: &Report<'_>) -> Value {
-    let unit = match report.minutes.first().map_or(60.0, |minute| minute.seconds) {
-        seconds if seconds < 90.0 => "minutes into the recording",
-        _ => "windows into the recording",
-    };
-    json!({"field": "minute", "type": "quantitative", "title": unit, "scale": {"nice": false}, "axis": {"grid": false}})
-}
-
-fn over_time(report: &Report<'_>) -> Option<Figure> {
+fn over_time(report: &Report<'_>, series: &Series) -> Option<Figure> {
     let named = report.guests.iter().take(COLOURED_GUESTS);
     let named: Vec<String> = named
         .map(|guest| format!("{} ({})", guest.guest, guest.platform))
@@ -294,7 +336,7 @@ fn over_time(report: &Report<'_>) -> Option<Figure> {
         .map(|(place, name)| (*name, place))
         .collect();
     let mut rows = Vec::new();
-    for (at, part) in thinned(&report.minutes) {
+    for (at, part) in series.thinned() {
         let mut sums = vec![0.0; names.len()];
         let mut add = |name: &str, value: f64| {
             let place = place.get(name).or_else(|| place.get(OTHERS.0));
@@ -302,7 +344,7 @@ fn over_time(report: &Report<'_>) -> Option<Figure> {
                 *sum += value / part.len() as f64;
             }
         };
-        for minute in part {
+        for (_, minute) in part {
             minute
                 .guests
                 .iter()
@@ -311,7 +353,7 @@ fn over_time(report: &Report<'_>) -> Option<Figure> {
             add(UNATTRIBUTED.0, minute.unattributed_processors);
             add(HOST.0, minute.host_processors);
         }
-        let clock = part.first().map_or("", clock);
+        let clock = part.first().map_or("", |(_, first)| series.clock(first));
         for (place, (name, sum)) in names.iter().zip(sums).enumerate() {
             rows.push(json!({"minute": at, "clock": clock, "processors": rounded(sum), "who": name, "place": place}));
         }
@@ -322,13 +364,13 @@ fn over_time(report: &Report<'_>) -> Option<Figure> {
     Some(Figure::new(
         "01-processors",
         "Processors over time, by who caused the work",
-        "Stacked; each guest's area is its own time and the host's for it. A point is a minute, or the mean of neighbouring ones.",
+        "Stacked; each guest's area is its own time and the host's for it. A point is a UNIT, or the mean of neighbouring ones.".replace("UNIT", series.unit),
         json!(240),
         json!({
             "data": {"values": rows},
             "mark": {"type": "area", "opacity": 0.9, "interpolate": "step-after", "clip": true},
             "encoding": {
-                "x": minutes_axis(report),
+                "x": series.axis(),
                 "y": {"field": "processors", "type": "quantitative", "stack": "zero", "title": "processors busy", "axis": {"tickCount": 4}},
                 "color": {"field": "who", "type": "nominal", "scale": {"domain": names, "range": colours}, "sort": names,
                           "legend": {"columns": {"expr": "max(1, floor(width / 170))"}, "labelLimit": 150}},
@@ -339,12 +381,14 @@ fn over_time(report: &Report<'_>) -> Option<Figure> {
     ))
 }
 
-fn power(report: &Report<'_>) -> Option<Figure> {
+fn power(report: &Report<'_>, series: &Series) -> Option<Figure> {
     let source = report.energy_source?;
-    let rows: Vec<Value> = thinned(&report.minutes)
+    let rows: Vec<Value> = series
+        .thinned()
         .filter_map(|(at, part)| {
-            let watts: Vec<f64> = part.iter().filter_map(|minute| minute.watts).collect();
-            Some(json!({"minute": at, "clock": part.first().map_or("", clock), "watts": rounded(mean(&watts)?)}))
+            let watts: Vec<f64> = part.iter().filter_map(|(_, window)| window.watts).collect();
+            let clock = part.first().map_or("", |(_, first)| series.clock(first));
+            Some(json!({"minute": at, "clock": clock, "watts": rounded(mean(&watts)?)}))
         })
         .collect();
     if rows.is_empty() {
@@ -353,13 +397,13 @@ fn power(report: &Report<'_>) -> Option<Figure> {
     Some(Figure::new(
         "02-power",
         "Power of the host over time",
-        format!("Mean of each minute, {source}."),
+        format!("Mean of each {}, {source}.", series.unit),
         json!(130),
         json!({
             "data": {"values": rows},
             "mark": {"type": "line", "strokeWidth": 1.5, "interpolate": "step-after", "color": "#0072B2"},
             "encoding": {
-                "x": minutes_axis(report),
+                "x": series.axis(),
                 "y": {"field": "watts", "type": "quantitative", "title": "W", "scale": {"zero": true}, "axis": {"tickCount": 4}},
                 "tooltip": [{"field": "clock"}, {"field": "watts", "title": "W"}]
             }

@@ -63,6 +63,14 @@ pub struct Report<'a> {
     pub unattributed_cpu_seconds: f64,
     /// Energy.
     pub energy_joules: Option<f64>,
+    /// The host's part of the energy.
+    pub host_energy_joules: Option<f64>,
+    /// The part of guests that ended within an interval.
+    pub departed_energy_joules: Option<f64>,
+    /// The part of time without an owner.
+    pub unattributed_energy_joules: Option<f64>,
+    /// The part that an idle host uses, which nobody is charged for.
+    pub idle_energy_joules: Option<f64>,
     /// The guests, those that cost most first.
     pub guests: Vec<GuestReport<'a>>,
     /// The minutes, or windows of another length where the recording is long.
@@ -174,6 +182,12 @@ impl<'a> Report<'a> {
         });
         busiest.truncate(BUSIEST_MINUTES);
         let has_energy = recording.energy_source.is_some();
+        let part = |energy: Joules| has_energy.then_some(energy.0);
+        let guests = recording.guests.iter().map(|guest| guest.total.energy);
+        let charged = guests.fold(
+            host.host_energy + host.departed_energy + host.unattributed_energy,
+            |sum, energy| sum + energy,
+        );
         Self {
             recording: recording.path.display().to_string(),
             began: recording.began().to_string(),
@@ -195,6 +209,14 @@ impl<'a> Report<'a> {
             departed_cpu_seconds: host.departed.as_secs_f64(),
             unattributed_cpu_seconds: host.unattributed.as_secs_f64(),
             energy_joules: host.energy.map(|energy| energy.0),
+            host_energy_joules: part(host.host_energy),
+            departed_energy_joules: part(host.departed_energy),
+            unattributed_energy_joules: part(host.unattributed_energy),
+            idle_energy_joules: host.energy.map(|all| {
+                let rest = all.0 - charged.0;
+                // A smaller rest is rounding.
+                if rest > all.0 * 1e-9 { rest } else { 0.0 }
+            }),
             guests: recording
                 .guests
                 .iter()
@@ -205,6 +227,15 @@ impl<'a> Report<'a> {
         }
     }
 }
+
+/// The windows of a recording in which any time passed, each with its number.
+pub fn windows(recording: &Recording) -> Vec<(usize, MinuteReport)> {
+    let all = (0..recording.windows.len()).filter_map(|at| Some((at, minute(recording, at)?)));
+    all.filter(|(_, window)| window.seconds > EMPTY).collect()
+}
+
+/// A window of no time, between two seconds that are a little longer than their window.
+const EMPTY: f64 = 1e-6;
 
 fn minute(recording: &Recording, at: usize) -> Option<MinuteReport> {
     let window = recording.windows.get(at)?;
@@ -428,14 +459,31 @@ pub fn table(report: &Report<'_>, recording: &Recording, width: usize) -> String
         ));
     }
     if report.departed_cpu_seconds > 0.0 {
-        rows.push(row("departed guests", report.departed_cpu_seconds, None));
+        rows.push(row(
+            "departed guests",
+            report.departed_cpu_seconds,
+            report.departed_energy_joules,
+        ));
     }
-    rows.push(row("the host itself", report.host_cpu_seconds, None));
-    rows.push(row("unattributed", report.unattributed_cpu_seconds, None));
+    rows.push(row(
+        "the host itself",
+        report.host_cpu_seconds,
+        report.host_energy_joules,
+    ));
+    rows.push(row(
+        "unattributed",
+        report.unattributed_cpu_seconds,
+        report.unattributed_energy_joules,
+    ));
+    if let Some(idle) = report.idle_energy_joules.filter(|joules| *joules > 0.0) {
+        rows.push(row("idle: charged to nobody", 0.0, Some(idle)));
+    }
     rows.push(row("all", report.busy_cpu_seconds, report.energy_joules));
     lines.extend(aligned(&rows, width));
     lines.push(String::new());
-    lines.push("  busiest minutes".to_owned());
+    if !report.busiest_minutes.is_empty() {
+        lines.push("  busiest minutes".to_owned());
+    }
     for minute in report
         .busiest_minutes
         .iter()

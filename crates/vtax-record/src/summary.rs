@@ -14,6 +14,10 @@ use vtax_observe::charge::{EnergyUse, GuestExchanges, Stage, Stages};
 
 /// Length of a window.
 const MINUTE: u64 = 60_000_000_000;
+/// Length of a window in figures of a short recording.
+const SECOND: u64 = 1_000_000_000;
+/// Longest recording whose figures have a point a second.
+const SHORT: u64 = 20 * MINUTE;
 /// Most names of guests; the use of further ones is one sum.
 const MOST_NAMES: usize = 100_000;
 /// Most uses of a guest in a window; beyond that two windows become one.
@@ -107,6 +111,12 @@ pub struct Window {
     pub unattributed: Nanoseconds,
     /// Energy, where a meter reported it.
     pub energy: Option<Joules>,
+    /// The host's part of the energy.
+    pub host_energy: Joules,
+    /// The part of guests that ended within an interval.
+    pub departed_energy: Joules,
+    /// The part of time without an owner.
+    pub unattributed_energy: Joules,
 }
 
 impl Window {
@@ -116,6 +126,9 @@ impl Window {
         self.host += other.host;
         self.departed += other.departed;
         self.unattributed += other.unattributed;
+        self.host_energy += other.host_energy;
+        self.departed_energy += other.departed_energy;
+        self.unattributed_energy += other.unattributed_energy;
         self.energy = match (self.energy, other.energy) {
             (Some(mine), Some(more)) => Some(mine + more),
             (known, None) | (None, known) => known,
@@ -166,8 +179,23 @@ impl Recording {
     /// # Errors
     /// When it cannot be read, or holds no second.
     pub fn read(path: &Path) -> Result<Self, StoreError> {
+        Self::read_in(path, MINUTE)
+    }
+
+    /// As [`Recording::read`], in windows of a second. `None` for a recording that is longer than [`SHORT`].
+    ///
+    /// # Errors
+    /// As [`Recording::read`].
+    pub fn in_seconds(&self) -> Result<Option<Self>, StoreError> {
+        match self.host.span.0 <= SHORT {
+            true => Self::read_in(&self.path, SECOND).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    fn read_in(path: &Path, window: u64) -> Result<Self, StoreError> {
         let mut reader = Summing::default();
-        reader.recording.window = MINUTE;
+        reader.recording.window = window;
         let end = store::read(path, |read| reader.take(&read))?;
         let mut recording = reader.recording;
         if recording.seconds == 0 {
@@ -261,6 +289,9 @@ impl Summing {
                 departed: account.ledger.departed.stages.total(),
                 unattributed: account.ledger.unattributed,
                 energy: account.energy.map(|energy| energy.total),
+                host_energy: account.ledger.host_energy,
+                departed_energy: account.ledger.departed.energy,
+                unattributed_energy: account.ledger.unattributed_energy,
             });
         }
         for (row, exchanges) in account.ledger.rows.iter().zip(&account.exchanges) {

@@ -468,6 +468,45 @@ fn the_page_escapes_names_and_names_the_model() {
 }
 
 #[test]
+fn a_short_recording_has_a_point_a_second_and_the_rows_of_its_energy_add_up() {
+    let (_folder, path) = place();
+    let mut recorder = Recorder::open(&path);
+    let mut host = host(2);
+    for _ in 0..30 {
+        recorder.take(&host.pass(1_000_000));
+    }
+    recorder.writer.finish().unwrap();
+    let recording = Recording::read(&path).unwrap();
+    let report = Report::of(&recording);
+    assert_eq!(report.minutes.len(), 1);
+    let fine = recording.in_seconds().unwrap().unwrap();
+    let windows = crate::report::windows(&fine);
+    assert!((29..=30).contains(&windows.len()), "{}", windows.len());
+    let page = crate::page::page(&report, &recording);
+    assert!(page.contains("seconds into the recording"));
+    let parts = [
+        report.host_energy_joules,
+        report.departed_energy_joules,
+        report.unattributed_energy_joules,
+        report.idle_energy_joules,
+    ];
+    let guests = report.guests.iter().map(|guest| guest.energy_joules);
+    let sum: f64 = parts.into_iter().chain(guests).map(Option::unwrap).sum();
+    let all = report.energy_joules.unwrap();
+    assert!(
+        all > 0.0 && (sum / all - 1.0).abs() < 1e-6,
+        "{sum} of {all}"
+    );
+    // No guest does a countable unit of work, and there is no table without rows.
+    assert_eq!(
+        page.contains("The cost of a unit of work"),
+        report.guests.iter().any(|guest| guest.per_packet.is_some()
+            || guest.per_exit.is_some()
+            || guest.per_gigabyte.is_some())
+    );
+}
+
+#[test]
 fn an_export_has_the_records_of_each_second_and_they_add_up() {
     let (_folder, path) = place();
     let mut recorder = Recorder::open(&path);
