@@ -438,10 +438,7 @@ impl Workload for Command {
             (value, unit)
         });
         let extent = self.extent(settings);
-        let printed = match work {
-            None => generator(settings).and_then(|generator| known::read(generator, output)),
-            Some(_) => None,
-        };
+        let printed = generator(settings).and_then(|generator| known::read(generator, output));
         suspect.extend(printed.as_ref().and_then(|printed| printed.failed.clone()));
         let (done, claims) = match (extent, work) {
             (
@@ -513,9 +510,12 @@ fn once() -> Work {
     super::output::work(1.0, Base::Operation, Work::ONCE)
 }
 
-/// The load generator of the command, whose output is read.
+/// The load generator of the command, whose output is read; `None` where the plan says what the work is.
 fn generator(settings: &Settings) -> Option<&'static known::Generator> {
-    known::started(LOAD.given(settings)?)
+    match WORK.given(settings) {
+        Some(_) => None,
+        None => known::started(LOAD.given(settings)?),
+    }
 }
 
 impl Command {

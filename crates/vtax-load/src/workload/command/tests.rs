@@ -255,3 +255,47 @@ fn a_line_of_times_is_read_with_either_decimal_sign() {
         assert_eq!(times(wrong), None, "{wrong}");
     }
 }
+
+#[test]
+fn standard_error_is_read_where_a_known_generator_prints_its_work_there() {
+    let reads = |text: &str, work: Option<Figure>| {
+        let definition = Definition {
+            load: text.to_owned(),
+            work,
+            ..Definition::default()
+        };
+        let line = load(&definition.settings()).line.join(" ");
+        line.contains("\"$@\" 2>&1")
+    };
+    assert!(reads("stress-ng --cpu 1 --metrics", None));
+    assert!(!reads("sysbench cpu run", None));
+    let count = figure(Place::Count(1.0), "run");
+    assert!(!reads("stress-ng --cpu 1 --metrics", Some(count)));
+}
+
+#[test]
+fn the_total_of_a_known_generator_is_the_work_unless_the_plan_names_another() {
+    let output = b"  1234 requests in 1.00s, 1MB read\n  Non-2xx or 3xx responses: 4\n\nvtax: elapsed_us 1000000\n0m0.0s 0m0.0s\n0m0.5s 0m0.5s\n";
+    let parse = |load: &str, work: Option<Figure>| {
+        let definition = Definition {
+            load: load.to_owned(),
+            work,
+            ..Definition::default()
+        };
+        let result = Command
+            .parse(output, &definition.settings(), TIMING)
+            .unwrap();
+        let Some(WorkDone::Total(work)) = result.work else {
+            panic!("{result:?}");
+        };
+        (work.amount, work.phrase, result.suspect.len())
+    };
+    let known = parse("wrk http://127.0.0.1/", None);
+    assert_eq!(known, (1234.0, "serve 1 request".to_owned(), 1));
+    let named = parse(
+        "wrk http://127.0.0.1/",
+        Some(figure(Place::Count(2.0), "run")),
+    );
+    assert_eq!(named, (2.0, "do 1 run".to_owned(), 0));
+    assert_eq!(parse("other", None), (1.0, Work::ONCE.to_owned(), 0));
+}
