@@ -3,7 +3,7 @@
 
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{
-    Analysis, Comparison, MetricSummary, MetricVariance, Sentence, TreatmentSummary,
+    Analysis, Comparison, MetricSummary, MetricVariance, NOISE_FLOOR, Sentence, TreatmentSummary,
     adjusted_in_words, headline_metrics, knee_in_words, not_separable,
 };
 use crate::numbers::{Shown, common_scale, scaled};
@@ -14,11 +14,19 @@ use vtax_core::{Source, counted, metric};
 
 /// Renders the analysis as a table of at most `width` columns (72 at least), optionally with ANSI colours.
 pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {
-    let mut page = Page {
-        text: String::new(),
-        width: width.clamp(72, 120),
-        color,
+    rendered(analysis, Page::new(width, color))
+}
+
+/// As [`table`], without the notes on method, energy and noise: their number, and the command that prints them.
+pub fn brief(analysis: &Analysis, width: usize, color: bool) -> String {
+    let page = Page {
+        folded: Some(0),
+        ..Page::new(width, color)
     };
+    rendered(analysis, page)
+}
+
+fn rendered(analysis: &Analysis, mut page: Page) -> String {
     page.heading(analysis);
     page.provisional(analysis);
     for sentence in &analysis.installations {
@@ -38,11 +46,7 @@ pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {
 
 /// Renders the variance of headline metrics by level, with the recommended repetitions.
 pub fn variance(analysis: &Analysis, width: usize, color: bool) -> String {
-    let mut page = Page {
-        text: String::new(),
-        width: width.clamp(72, 120),
-        color,
-    };
+    let mut page = Page::new(width, color);
     page.variance(&analysis.variance);
     page.text
 }
@@ -59,9 +63,28 @@ struct Page {
     text: String,
     width: usize,
     color: bool,
+    /// The number of notes that are left out; `None` where all are printed.
+    folded: Option<usize>,
 }
 
 impl Page {
+    fn new(width: usize, color: bool) -> Self {
+        Self {
+            text: String::new(),
+            width: width.clamp(72, 120),
+            color,
+            folded: None,
+        }
+    }
+
+    /// Writes a note on the method, unless notes are left out.
+    fn note(&mut self, style: &str, text: &str) {
+        match &mut self.folded {
+            Some(folded) => *folded += 1,
+            None => self.paragraph(style, "  ", text),
+        }
+    }
+
     fn line(&mut self, text: &str) {
         self.text.push_str(text.trim_end());
         self.text.push('\n');
@@ -278,7 +301,7 @@ impl Page {
             self.paragraph(YELLOW, "  ", flag.meaning());
         }
         for line in &analysis.energy {
-            self.paragraph(YELLOW, "  ", line);
+            self.note(YELLOW, line);
         }
         if analysis.advice.is_none() {
             self.legend(analysis);
@@ -286,8 +309,14 @@ impl Page {
         for sentence in analysis.fleet.sentences(&analysis.comparisons) {
             self.paragraph(CYAN, "  ", &sentence);
         }
-        for check in analysis.noise.iter().chain(&analysis.checks) {
-            self.paragraph(CYAN, "  ", check);
+        for line in &analysis.noise {
+            match line.starts_with(NOISE_FLOOR) {
+                true => self.note(CYAN, line),
+                false => self.paragraph(CYAN, "  ", line),
+            }
+        }
+        for check in &analysis.checks {
+            self.note(CYAN, check);
         }
         let left_out: Vec<String> = analysis
             .trials
@@ -313,6 +342,14 @@ impl Page {
                 counted(left_out.len() - SHOWN, "trial")
             );
             self.paragraph(CYAN, "  ", &rest);
+        }
+        if let Some(folded @ 1..) = self.folded {
+            let path = analysis.path.display();
+            let text = format!(
+                "{} more: vtax report {path} --notes",
+                counted(folded, "note")
+            );
+            self.paragraph(DIM, "  ", &text);
         }
     }
 }
@@ -362,7 +399,7 @@ impl Page {
         };
         self.paragraph(DIM, "  ", columns);
         if let Some(adjusted) = adjusted_in_words(&analysis.comparisons) {
-            self.paragraph(DIM, "  ", &adjusted);
+            self.note(DIM, &adjusted);
         }
         if kinds.exact {
             self.paragraph(DIM, "  ", ONE_SEED);

@@ -472,6 +472,21 @@ fn modelled_joules_of_an_emulated_guest_show_both_flags_and_the_model() {
     let table = terminal::table(&analysis, 200, false);
     assert!(table.contains("Energy is modelled by mine"), "{table}");
     assert!(table.contains("E = emulated and modelled"), "{table}");
+    let brief = terminal::brief(&analysis, 200, false);
+    assert!(brief.contains("E = emulated and modelled"), "{brief}");
+    assert!(!brief.contains("Energy is modelled by mine"), "{brief}");
+    let hint = brief.lines().last().unwrap();
+    assert!(
+        hint.contains(" more: vtax report ") && hint.ends_with(" --notes"),
+        "{hint}"
+    );
+    let left_out = table.lines().count() + 1 - brief.lines().count();
+    assert!(
+        left_out > 0
+            && brief
+                .lines()
+                .all(|line| line == hint || table.contains(line))
+    );
     let report = fs::read_to_string(write_report(&results, &analysis).unwrap()).unwrap();
     let both = "<span class=\"badge\">emulated</span><span class=\"badge\">modelled</span>";
     assert!(report.contains(both) && report.contains(words));

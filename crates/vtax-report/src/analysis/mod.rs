@@ -35,6 +35,7 @@ pub use model::{
     Analysis, AttemptRow, LevelVariance, MetricVariance, Observation, RateSeries, Sentence, Shift,
     ShiftPoint, TrialRow, WIDTH,
 };
+pub(crate) use noise::NOISE_FLOOR;
 use summaries::by_label;
 pub use summaries::{
     ActorSummary, Counts, Distribution, LevelSummary, MetricSummary, ObjectiveSummary,

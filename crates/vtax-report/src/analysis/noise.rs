@@ -25,6 +25,9 @@ pub(super) fn put_above_floor(comparison: &mut Comparison, pairs: &Pairs) {
     comparison.tax = Some(floored);
 }
 
+/// The beginning of the line about the noise floor.
+pub(crate) const NOISE_FLOOR: &str = "Noise floor";
+
 /// The noise floor of each headline metric, and the disturbances, in lines.
 pub(super) fn lines(analysis: &Analysis) -> Vec<String> {
     let mut floors: BTreeMap<(&str, &str), (f64, f64)> = BTreeMap::new();
@@ -50,7 +53,7 @@ pub(super) fn lines(analysis: &Analysis) -> Vec<String> {
     let mut lines = Vec::new();
     if !shown.is_empty() {
         lines.push(format!(
-            "Noise floor, the most that so many pairs of identical treatments differ by chance on this host: {}.",
+            "{NOISE_FLOOR}, the most that so many pairs of identical treatments differ by chance on this host: {}.",
             shown.join("; ")
         ));
     }

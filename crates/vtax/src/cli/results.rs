@@ -13,6 +13,9 @@ pub struct ReportArgs {
     /// Results directories; several shards of one plan are read together.
     #[arg(required = true)]
     pub results: Vec<PathBuf>,
+    /// Print the notes on method, energy and noise, too.
+    #[arg(long, conflicts_with_all = ["json", "format", "figures"])]
+    pub notes: bool,
     /// Print the variance of headline metrics by level, and the recommended repetitions, too.
     #[arg(long)]
     pub variance: bool,

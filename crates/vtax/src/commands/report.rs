@@ -47,7 +47,7 @@ pub fn report(arguments: &ReportArgs) -> Outcome {
         let (_, analysis) = read(&arguments.results)?;
         return json(&analysis);
     }
-    let analysis = show(&arguments.results)?;
+    let analysis = shown(&arguments.results, arguments.notes)?;
     if arguments.variance {
         let styled = stdout().has_styles();
         out!("{}", terminal::variance(&analysis, width(), styled))?;
@@ -82,9 +82,19 @@ fn draw(directories: &[PathBuf], formats: &[svg::FigureFormat], into: Option<&Pa
 
 /// Writes the report and prints the table, its sentences and the report's path.
 pub fn show(directories: &[PathBuf]) -> Result<Analysis, Box<dyn Error>> {
+    shown(directories, false)
+}
+
+/// As [`show`], with the notes on method, energy and noise or without.
+fn shown(directories: &[PathBuf], notes: bool) -> Result<Analysis, Box<dyn Error>> {
     let (path, analysis) = write(directories)?;
     let styled = stdout().has_styles();
-    out!("{}", terminal::table(&analysis, width(), styled))?;
+    let render = if notes {
+        terminal::table
+    } else {
+        terminal::brief
+    };
+    out!("{}", render(&analysis, width(), styled))?;
     outln!("\nreport: {}", path.display())?;
     Ok(analysis)
 }
