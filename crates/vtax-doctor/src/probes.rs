@@ -240,7 +240,9 @@ impl Probes for HostProbes<'_> {
         };
         let files = files.map_or(0, |files| files.flatten().filter(is_key).count());
         let agent = std::env::var_os("SSH_AUTH_SOCK").and_then(|_| {
-            let output = Command::new("ssh-add").arg("-l").output().ok()?;
+            // An agent at the other end of a lost connection does not answer.
+            let ask = ["10", "ssh-add", "-l"];
+            let output = Command::new("timeout").args(ask).output().ok()?;
             match output.status.code() {
                 Some(0) => Some(String::from_utf8_lossy(&output.stdout).lines().count()),
                 Some(1) => Some(0),

@@ -126,7 +126,8 @@ pub fn hand_over(run: &FleetRun) -> Result<String, LabError> {
         .unwrap_or_default();
     // By the user's search path, since kubectl is rarely a package of the system.
     let started = Command::new("kubectl")
-        .args(["apply", "--filename", "-"])
+        // Without a limit it waits for a server that does not answer.
+        .args(["apply", "--filename", "-", "--request-timeout=60s"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
