@@ -672,4 +672,16 @@ fn two_trials_never_give_a_negative_time_and_nothing_that_counts_gives_advice() 
     }
     let table = terminal::table(&nothing, 80, false);
     assert!(!table.contains("s/GB"), "{table}");
+    // No quiet host helps where the command is the cause.
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        trial.suspect =
+            vec!["the command left `sh` running: what it does is in no cost".to_owned()];
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let advice = analyse(&results).unwrap().advice.unwrap();
+    assert!(
+        advice.ends_with("`vtax explain 'the command left'`."),
+        "{advice}"
+    );
 }

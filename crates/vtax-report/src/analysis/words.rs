@@ -46,11 +46,23 @@ pub(super) fn most_frequent<'a>(all: impl Iterator<Item = &'a String>) -> Option
     reasons.into_values().max_by_key(|(times, _)| *times)
 }
 
+/// The beginning of reasons that lie in what a command does.
+const OF_COMMAND: &str = "the command ";
+
 /// The most frequent reason and its remedy, for a run whose trials are all suspect.
 pub(super) fn advice(rows: &[TrialRow], place: &str) -> String {
-    let cause = most_frequent_reason(rows).map_or_else(String::new, |(times, reason)| {
+    let most = most_frequent_reason(rows);
+    let cause = most.map_or_else(String::new, |(times, reason)| {
         format!(" Most often ({}): {reason}.", counted(times, "time"))
     });
+    // No other host helps a command that is the cause.
+    if let Some((_, reason)) = most.filter(|(_, reason)| reason.starts_with(OF_COMMAND)) {
+        let words: Vec<&str> = reason.split_whitespace().take(3).collect();
+        let words = words.join(" ");
+        return format!(
+            "No trial counts, so nothing is claimed.{cause} What helps: `vtax explain '{words}'`."
+        );
+    }
     let mut ways = vec!["wait until the host is quiet and run the plan again"];
     if place.starts_with("testbed") {
         ways.push("leave the machine that emulates the testbed more processors");
