@@ -182,7 +182,7 @@ impl Recording {
         Self::read_in(path, MINUTE)
     }
 
-    /// As [`Recording::read`], in windows of a second. `None` for a recording that is longer than [`SHORT`].
+    /// As [`Recording::read`], in windows of a second. `None` for a recording of more than 20 minutes.
     ///
     /// # Errors
     /// As [`Recording::read`].
