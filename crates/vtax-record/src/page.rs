@@ -120,7 +120,7 @@ fn found(report: &Report<'_>) -> Markup {
 fn of_guests(known: usize, all: usize) -> String {
     match known == all {
         true => "guests".to_owned(),
-        false => format!("{known} of {all} guests, whose own code is told apart,"),
+        false => format!("{known} of {all} guests, for which it is known,"),
     }
 }
 
@@ -299,7 +299,7 @@ impl Series {
         parts.filter_map(|part| Some((part.first()?.0, part)))
     }
 
-    /// The clock of a window, `07:05`, with its second where that tells it from others.
+    /// The time of day of a window, `07:05`, with its second where that tells it from others.
     fn clock<'a>(&self, window: &'a MinuteReport) -> &'a str {
         let end = if self.unit == "second" { 19 } else { 16 };
         window.began.get(11..end).unwrap_or(&window.began)

@@ -2,9 +2,9 @@
 //! The check whether this host can run a plan: `vtax run --dry-run`, which makes the checks of a run before its first
 //! trial and changes nothing.
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde::{Deserialize, Serialize};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -62,6 +62,13 @@ pub fn check(program: &Path, text: &str, quick: bool) -> Result<HostCheck, HostC
     check_within(program, text, quick, LIMIT)
 }
 
+/// All that an output has, up to an error.
+fn all_of(output: Option<impl Read>) -> Vec<u8> {
+    let mut all = Vec::new();
+    let _ = output.map(|mut output| output.read_to_end(&mut all));
+    all
+}
+
 fn check_within(
     program: &Path,
     text: &str,
@@ -86,10 +93,10 @@ fn check_within(
         .map_err(started)?;
     let group = Pid::from_child(&child);
     let (ended, end) = channel::<()>();
-    let (output, is_late) = std::thread::scope(|scope| {
+    let ((printed, errors), is_late) = std::thread::scope(|scope| {
         let watchdog = scope.spawn(move || {
             let is_late = end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
-            // The number is still that of the child, for which this thread's parent waits.
+            // The number is still the child's, which is reaped only after this thread.
             if is_late {
                 let _ = kill_process_group(group, Signal::KILL);
             }
@@ -99,16 +106,24 @@ fn check_within(
             // A program that ends early reports the reason on its standard error.
             let _ = plan.write_all(text.as_bytes());
         }
-        let output = child.wait_with_output();
+        let outputs = (child.stdout.take(), child.stderr.take());
+        let errors = scope.spawn(move || all_of(outputs.1));
+        let printed = all_of(outputs.0);
+        let errors = errors.join().unwrap_or_default();
+        // A child that closes its outputs can go on.
+        let _ = waitid(
+            WaitId::Pid(group),
+            WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+        );
         drop(ended);
-        (output, watchdog.join().unwrap_or(false))
+        ((printed, errors), watchdog.join().unwrap_or(false))
     });
-    let output = output.map_err(started)?;
+    child.wait().map_err(started)?;
     if is_late {
         return Err(HostCheckError::TooLong(limit));
     }
-    serde_json::from_slice(&output.stdout).map_err(|_| {
-        let messages = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&printed).map_err(|_| {
+        let messages = String::from_utf8_lossy(&errors);
         HostCheckError::NoResult(messages.lines().last().unwrap_or_default().to_owned())
     })
 }

@@ -109,7 +109,7 @@ impl PlanText {
 }
 
 /// Returns a TOML string. Its escapes are those of JSON, and DEL.
-fn quoted(value: &str) -> String {
+pub fn quoted(value: &str) -> String {
     let json = serde_json::to_string(value).unwrap_or_default();
     json.replace('\u{7f}', "\\u007f")
 }

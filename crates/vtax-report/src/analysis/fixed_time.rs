@@ -7,6 +7,8 @@ use crate::results::{Trial, Work};
 use std::collections::BTreeMap;
 use vtax_core::{Base, Quantity, Unit, counted, metric};
 
+/// The kinds of platforms whose guests run on the host's kernel.
+const SHARE_KERNEL: [&str; 3] = ["native", "container", "systemd-nspawn"];
 /// The mean times of treatments agree within this share.
 const AGREES_WITHIN: f64 = 0.02;
 /// Shorter commands are those that end with their work.
@@ -45,7 +47,7 @@ pub(super) fn mark<'a>(
             .collect();
         let share_kernel = own
             .iter()
-            .all(|summary| ["native", "container"].contains(&summary.treatment.kind()));
+            .all(|summary| SHARE_KERNEL.contains(&summary.treatment.kind()));
         let times: Vec<&[f64]> = of.values().map(Vec::as_slice).collect();
         let Some((shortest, longest)) = fixed(&times, share_kernel) else {
             continue;

@@ -4,7 +4,7 @@
 use crate::cli::CommandArgs;
 use std::path::{Path, PathBuf};
 use vtax_lab::plan::Diagnostics;
-use vtax_lab::plan::write::{PlanText, name_of};
+use vtax_lab::plan::write::{self, PlanText, name_of};
 use vtax_load::workload::command::words::{join, split};
 
 /// The platforms of an image where none are given.
@@ -22,7 +22,7 @@ pub enum CommandLineError {
     /// Two commands.
     #[error(
         "--load and the words after `--` are both the measured command: a service goes into --serve {}",
-        quoted(.0)
+        vtax_host::command::quoted(.0)
     )]
     Two(String),
     /// A path that a plan cannot contain.
@@ -54,9 +54,9 @@ const OPTIONS: [(&str, &str); 14] = [
     ("warmup_runs", "--warmup"),
 ];
 
-/// The faults of the plan of a command line, each told of its option as it was given.
+/// The faults of a command line's plan, each with the option that it lies in.
 pub fn faults(text: &str, found: &Diagnostics) -> CommandLineError {
-    let told = found.list.iter().map(|fault| {
+    let faults = found.list.iter().map(|fault| {
         let line = text
             .lines()
             .nth(fault.line.saturating_sub(1))
@@ -75,14 +75,9 @@ pub fn faults(text: &str, found: &Diagnostics) -> CommandLineError {
             .map_or(String::new(), |help| format!("; {help}"));
         format!("{option}{}{help}", fault.message)
     });
-    let mut told: Vec<String> = told.collect();
-    told.dedup();
-    CommandLineError::Options(told)
-}
-
-/// A text in the quotes of a shell.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "'\\''"))
+    let mut faults: Vec<String> = faults.collect();
+    faults.dedup();
+    CommandLineError::Options(faults)
 }
 
 /// Returns the plan as TOML; `None` where the arguments name no command.
@@ -194,7 +189,7 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
 fn figure(plan: &mut PlanText, key: &str, place: &str, unit: &str) {
     match place.parse::<f64>() {
         Ok(count) => {
-            let unit = serde_json::to_string(unit).unwrap_or_default();
+            let unit = write::quoted(unit);
             plan.value(key, format!("{{ count = {count:?}, unit = {unit} }}"))
         }
         Err(_) => plan.table(key, &[("regex", place), ("unit", unit)]),
@@ -464,12 +459,12 @@ mod tests {
 
     #[test]
     fn the_faults_of_a_command_line_name_its_options() {
-        let told = |with: CommandArgs| {
+        let shown = |with: CommandArgs| {
             let text = plan(&with).unwrap().unwrap();
             let wrong = Plan::read("the command line", &text, &Catalogue::standard()).unwrap_err();
             faults(&text, &wrong).to_string()
         };
-        let platform = told(CommandArgs {
+        let platform = shown(CommandArgs {
             platform: vec!["native".to_owned(), "qmu".to_owned()],
             ..arguments(&["true"])
         });
@@ -478,13 +473,13 @@ mod tests {
             platform.contains("did you mean `qemu`?") && !platform.contains('\n'),
             "{platform}"
         );
-        let ready = told(CommandArgs {
+        let ready = shown(CommandArgs {
             serve: Some("a".to_owned()),
             ready: Some("8080".to_owned()),
             ..arguments(&["true"])
         });
         assert!(ready.starts_with("--ready \"8080\": "), "{ready}");
-        let work = told(CommandArgs {
+        let work = shown(CommandArgs {
             work: vec!["no group".to_owned(), "request".to_owned()],
             ..arguments(&["true"])
         });
@@ -492,7 +487,7 @@ mod tests {
             work.starts_with("--work ") && work.contains("one group"),
             "{work}"
         );
-        let image = told(CommandArgs {
+        let image = shown(CommandArgs {
             image: Some("docker:nginx".to_owned()),
             ..arguments(&["true"])
         });

@@ -4,7 +4,7 @@
 //! A command runs without a shell. `bash` in front of it reads the clock before and after it, and `timeout` ends it.
 
 pub mod figure;
-pub mod known;
+pub mod generators;
 pub mod words;
 
 use super::check::Claim;
@@ -438,7 +438,7 @@ impl Workload for Command {
             (value, unit)
         });
         let extent = self.extent(settings);
-        let printed = generator(settings).and_then(|generator| known::read(generator, output));
+        let printed = generator(settings).and_then(|generator| generators::read(generator, output));
         suspect.extend(printed.as_ref().and_then(|printed| printed.failed.clone()));
         let (done, claims) = match (extent, work) {
             (
@@ -452,8 +452,7 @@ impl Workload for Command {
                 )),
             ) => (WorkDone::Rate(of(amount, base)), Vec::new()),
             (Extent::ToCompletion, None) => {
-                let work = printed
-                    .map(|known| super::output::work(known.amount, known.base, known.phrase));
+                let work = printed.map(|of| super::output::work(of.amount, of.base, of.phrase));
                 let work = work.unwrap_or_else(once);
                 (WorkDone::Total(work), vec![Claim::elapsed(elapsed)])
             }
@@ -511,10 +510,10 @@ fn once() -> Work {
 }
 
 /// The load generator of the command, whose output is read; `None` where the plan says what the work is.
-fn generator(settings: &Settings) -> Option<&'static known::Generator> {
+fn generator(settings: &Settings) -> Option<&'static generators::Generator> {
     match WORK.given(settings) {
         Some(_) => None,
-        None => known::started(LOAD.given(settings)?),
+        None => generators::started(LOAD.given(settings)?),
     }
 }
 

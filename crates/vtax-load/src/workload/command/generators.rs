@@ -51,27 +51,27 @@ const REQUEST: Generator = Generator {
     failed: |_| None,
 };
 
+/// wrk, and wrk2, which prints the same.
+const WRK: Generator = Generator {
+    amount: |text| sum(text, r"(?m)^ +([0-9]+) requests in "),
+    failed: |text| {
+        let status = line(text, r"(?m)^ +(Non-2xx or 3xx responses: [0-9]+)");
+        status.or_else(|| line(text, r"(?m)^ +(Socket errors: .*)$"))
+    },
+    ..REQUEST
+};
+
 /// Every generator.
 pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "wrk",
         versions: "4.1.0",
-        amount: |text| sum(text, r"(?m)^ +([0-9]+) requests in "),
-        failed: |text| {
-            let status = line(text, r"(?m)^ +(Non-2xx or 3xx responses: [0-9]+)");
-            status.or_else(|| line(text, r"(?m)^ +(Socket errors: .*)$"))
-        },
-        ..REQUEST
+        ..WRK
     },
     Generator {
         program: "wrk2",
         versions: "4.0.0",
-        amount: |text| sum(text, r"(?m)^ +([0-9]+) requests in "),
-        failed: |text| {
-            let status = line(text, r"(?m)^ +(Non-2xx or 3xx responses: [0-9]+)");
-            status.or_else(|| line(text, r"(?m)^ +(Socket errors: .*)$"))
-        },
-        ..REQUEST
+        ..WRK
     },
     Generator {
         program: "oha",
