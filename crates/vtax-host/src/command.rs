@@ -10,20 +10,16 @@ use std::process::{Command, Stdio};
 /// A command to run in a target or a client: program and arguments, no shell.
 pub type CommandLine = Vec<String>;
 
-/// The most bytes that a command may print on each of its outputs: 32 MiB. The limit matters because a guest decides
-/// how much its commands print.
+/// The bytes that are kept of the end of each output of a command: 32 MiB. A guest decides how much its commands print.
 pub const MOST_OUTPUT: usize = 32 << 20;
 
-/// The error of a command that printed more than [`MOST_OUTPUT`].
+/// The bytes that are kept of the begin of an output that is longer than this and [`MOST_OUTPUT`] together.
+pub const HEAD_OUTPUT: usize = 64 << 10;
+
+/// The line between the begin and the end of an output of which `bytes` are not kept.
 #[must_use]
-pub fn printed_too_much(command: &str) -> HostError {
-    HostError::Invalid {
-        what: format!("the output of {command}"),
-        problem: format!(
-            "it has more than {} MiB; let the command print less",
-            MOST_OUTPUT >> 20
-        ),
-    }
+pub fn left_out(bytes: u64) -> String {
+    format!("\n[vtax: {bytes} bytes are left out here]\n")
 }
 
 /// The outcome of a finished command.

@@ -208,7 +208,7 @@ impl Drop for Jobs {
 mod tests {
     use super::*;
     use std::time::Duration;
-    use vtax_host::command::MOST_OUTPUT;
+    use vtax_host::command::{HEAD_OUTPUT, MOST_OUTPUT, left_out};
 
     fn shell(jobs: &mut Jobs, script: &str) -> Job {
         let line: CommandLine = ["sh", "-c", script].map(str::to_owned).to_vec();
@@ -281,11 +281,8 @@ mod tests {
         assert_eq!(finished.code, 0);
         let printed = finished.stdout;
         assert!(printed.starts_with(b"begin\n\0") && printed.ends_with(b"\0end\n"));
-        let kept = (64 << 10) + MOST_OUTPUT;
-        let note = format!(
-            "\n[vtax: {} bytes are left out here]\n",
-            1_000_000_010 - kept
-        );
+        let kept = HEAD_OUTPUT + MOST_OUTPUT;
+        let note = left_out(1_000_000_010 - kept as u64);
         assert_eq!(printed.len(), kept + note.len());
         let at = printed.windows(6).position(|bytes| bytes == b"[vtax:");
         let at = at.unwrap() - 1;

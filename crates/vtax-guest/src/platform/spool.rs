@@ -11,17 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
-use vtax_host::command::MOST_OUTPUT;
+use vtax_host::command::{HEAD_OUTPUT, MOST_OUTPUT, left_out};
 
 /// Bytes of one read: the capacity of a pipe.
 const CHUNK: usize = 64 << 10;
 /// The time limit for copying what is in the pipe after the command ended. Processes that it left may go on printing.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// The bytes of the begin that are kept.
-const HEAD: usize = 64 << 10;
 /// The bytes of the file: the begin, and the last [`MOST_OUTPUT`] in a ring.
-const WHOLE: u64 = (HEAD + MOST_OUTPUT) as u64;
+const WHOLE: u64 = (HEAD_OUTPUT + MOST_OUTPUT) as u64;
 
 /// The copying of one output. It ends when no process holds the pipe.
 #[derive(Debug)]
@@ -98,14 +96,12 @@ impl Spool {
         if copied.total <= WHOLE {
             return part(0, copied.total);
         }
-        let left_out = copied.total - WHOLE;
         let oldest = place(copied.total);
-        let note = format!("\n[vtax: {left_out} bytes are left out here]\n");
         let parts = [
-            part(0, HEAD as u64)?,
-            note.into_bytes(),
+            part(0, HEAD_OUTPUT as u64)?,
+            left_out(copied.total - WHOLE).into_bytes(),
             part(oldest, WHOLE)?,
-            part(HEAD as u64, oldest)?,
+            part(HEAD_OUTPUT as u64, oldest)?,
         ];
         Ok(parts.concat())
     }
@@ -126,9 +122,9 @@ impl Spool {
 
 /// The place in the file of the byte number `at`.
 fn place(at: u64) -> u64 {
-    match at.checked_sub(HEAD as u64) {
+    match at.checked_sub(HEAD_OUTPUT as u64) {
         None => at,
-        Some(beyond) => HEAD as u64 + beyond % MOST_OUTPUT as u64,
+        Some(beyond) => HEAD_OUTPUT as u64 + beyond % MOST_OUTPUT as u64,
     }
 }
 
@@ -136,8 +132,8 @@ fn place(at: u64) -> u64 {
 fn store(file: &File, mut at: u64, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let from = place(at);
-        let room = match at < HEAD as u64 {
-            true => HEAD as u64 - at,
+        let room = match at < HEAD_OUTPUT as u64 {
+            true => HEAD_OUTPUT as u64 - at,
             false => WHOLE - from,
         };
         let length = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));

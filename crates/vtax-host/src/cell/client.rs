@@ -5,17 +5,17 @@ use super::Space;
 use super::entry::Entry;
 use super::link;
 use crate::HostError;
-use crate::command::{CommandLine, Finished, MOST_OUTPUT, printed_too_much};
+use crate::command::{CommandLine, Finished, HEAD_OUTPUT, MOST_OUTPUT, left_out};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use vtax_core::owner::Owner;
 use vtax_observe::{NetDevice, Subject};
@@ -110,16 +110,16 @@ impl Client {
 #[derive(Debug)]
 pub struct ClientProcess {
     child: Child,
-    stdout: Option<Lines>,
-    stderr: Option<Lines>,
+    stdout: Option<Output>,
+    stderr: Option<Output>,
 }
 
 impl ClientProcess {
     /// Takes over a child process and the output of its pipes.
     pub fn new(mut child: Child) -> Self {
         Self {
-            stdout: child.stdout.take().map(drain),
-            stderr: child.stderr.take().map(drain),
+            stdout: child.stdout.take().map(Output::drain),
+            stderr: child.stderr.take().map(Output::drain),
             child,
         }
     }
@@ -127,13 +127,13 @@ impl ClientProcess {
     /// Returns the next line of standard output and its time of arrival, once; `None` where there is none yet.
     /// [`ClientProcess::poll`] returns the lines that were not read this way.
     pub fn line(&mut self) -> Option<(Instant, Vec<u8>)> {
-        self.stdout.as_ref()?.try_recv().ok()
+        self.stdout.as_ref()?.kept().next()
     }
 
     /// Returns the outcome of the command, once; `None` while it runs.
     ///
     /// # Errors
-    /// When it cannot be waited for, or printed more than [`MOST_OUTPUT`].
+    /// When it cannot be waited for.
     pub fn poll(&mut self) -> Result<Option<Finished>, HostError> {
         let ended = self.child.try_wait().map_err(unwaitable)?;
         ended.map(|status| self.finished(status)).transpose()
@@ -157,8 +157,8 @@ impl ClientProcess {
         let signal = || 128 + status.signal().unwrap_or(0);
         Ok(Finished {
             code: status.code().unwrap_or_else(signal),
-            stdout: collected(&mut self.stdout)?,
-            stderr: collected(&mut self.stderr)?,
+            stdout: self.stdout.take().map(Output::rest).unwrap_or_default(),
+            stderr: self.stderr.take().map(Output::rest).unwrap_or_default(),
         })
     }
 }
@@ -177,49 +177,101 @@ impl Drop for ClientProcess {
     }
 }
 
-/// The most lines of an output. A line takes more memory than its bytes.
+/// The most lines that are kept of an output's end. A line takes more memory than its bytes.
 const MOST_LINES: usize = 2_000_000;
+/// The most bytes of a line. A longer one comes in parts.
+const LONGEST_LINE: u64 = 1 << 20;
 
-/// Lines with their times of arrival; the last one may lack its newline. Where the output exceeds a limit, an empty
-/// line replaces the rest.
-type Lines = Receiver<(Instant, Vec<u8>)>;
+/// A line with its time of arrival; the last one may lack its newline.
+type Line = (Instant, Vec<u8>);
 
-/// Reads a pipe to its end on a separate thread, because a command blocks when its pipe is full.
-fn drain(pipe: impl Read + Send + 'static) -> Lines {
-    let (sender, lines) = channel();
-    thread::spawn(move || {
-        let mut pipe = BufReader::new(pipe);
-        let (mut bytes, mut lines) = (0, 0);
-        loop {
-            let mut line = Vec::new();
-            let left = u64::try_from(MOST_OUTPUT - bytes).unwrap_or(u64::MAX);
-            // Bytes before a failed read are kept.
-            let read = (&mut pipe).take(left + 1).read_until(b'\n', &mut line);
-            bytes += line.len();
-            lines += 1;
-            if bytes > MOST_OUTPUT || lines > MOST_LINES {
-                let _ = sender.send((Instant::now(), Vec::new()));
-                // The command may go on; its further output is discarded.
-                let _ = io::copy(&mut pipe, &mut io::sink());
-                return;
-            }
-            if line.is_empty() || sender.send((Instant::now(), line)).is_err() || read.is_err() {
-                return;
-            }
-        }
-    });
-    lines
+/// An output of a command, which a thread of its own reads: a command blocks when its pipe is full.
+#[derive(Debug)]
+struct Output {
+    kept: Arc<Mutex<Kept>>,
+    reader: JoinHandle<()>,
 }
 
-fn collected(lines: &mut Option<Lines>) -> Result<Vec<u8>, HostError> {
-    let mut bytes = Vec::new();
-    for (_, line) in lines.take().into_iter().flatten() {
-        if line.is_empty() {
-            return Err(printed_too_much("a command of the client"));
+/// The lines of an output that nobody has taken: the first [`HEAD_OUTPUT`] bytes, and the last [`MOST_OUTPUT`].
+#[derive(Debug, Default)]
+struct Kept {
+    head: VecDeque<Line>,
+    head_bytes: usize,
+    tail: VecDeque<Line>,
+    tail_bytes: usize,
+    /// The bytes between them that were dropped.
+    dropped: u64,
+}
+
+impl Kept {
+    fn add(&mut self, line: Line) {
+        let bytes = line.1.len();
+        if self.tail.is_empty() && self.dropped == 0 && self.head_bytes + bytes <= HEAD_OUTPUT {
+            self.head_bytes += bytes;
+            self.head.push_back(line);
+            return;
         }
-        bytes.extend(line);
+        self.tail_bytes += bytes;
+        self.tail.push_back(line);
+        while self.tail_bytes > MOST_OUTPUT || self.tail.len() > MOST_LINES {
+            let Some((_, oldest)) = self.tail.pop_front() else {
+                return;
+            };
+            self.tail_bytes -= oldest.len();
+            self.dropped += oldest.len() as u64;
+        }
     }
-    Ok(bytes)
+
+    fn next(&mut self) -> Option<Line> {
+        if let Some(line) = self.head.pop_front() {
+            self.head_bytes -= line.1.len();
+            return Some(line);
+        }
+        let line = self.tail.pop_front()?;
+        self.tail_bytes -= line.1.len();
+        Some(line)
+    }
+}
+
+impl Output {
+    fn drain(pipe: impl Read + Send + 'static) -> Self {
+        let kept = Arc::new(Mutex::new(Kept::default()));
+        let shared = Arc::clone(&kept);
+        let reader = thread::spawn(move || {
+            let mut pipe = BufReader::new(pipe);
+            loop {
+                let mut line = Vec::new();
+                // Bytes before a failed read are kept.
+                let read = (&mut pipe).take(LONGEST_LINE).read_until(b'\n', &mut line);
+                if line.is_empty() {
+                    return;
+                }
+                let mut kept = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.add((Instant::now(), line));
+                if read.is_err() {
+                    return;
+                }
+            }
+        });
+        Self { kept, reader }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has not been taken, once no process holds the pipe. A line gives what was left out.
+    fn rest(self) -> Vec<u8> {
+        // A reader that panicked has kept what it read.
+        let _ = self.reader.join();
+        let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
+        let bytes = |lines: VecDeque<Line>| lines.into_iter().flat_map(|(_, line)| line);
+        let note = (kept.dropped > 0).then(|| left_out(kept.dropped));
+        bytes(kept.head)
+            .chain(note.unwrap_or_default().into_bytes())
+            .chain(bytes(kept.tail))
+            .collect()
+    }
 }
 
 #[cfg(test)]
@@ -227,28 +279,46 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    fn printed(script: &str) -> Result<Finished, HostError> {
+    fn printed(script: &str) -> Finished {
         let child = Command::new("sh")
             .args(["-c", script])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        ClientProcess::new(child).wait()
+        ClientProcess::new(child).wait().unwrap()
     }
 
     #[test]
-    fn a_command_that_prints_too_much_fails_and_is_not_kept() {
-        let long = format!("head -c {} /dev/zero", MOST_OUTPUT + 1);
-        for script in [
-            long.clone(),
-            format!("{long} >&2"),
-            format!("{long} | tr '\\0' '\\n'"),
+    fn of_a_command_that_prints_much_the_begin_and_the_end_are_kept_and_the_rest_is_counted() {
+        let zeros = 300_000_000;
+        let script = format!("echo begin; head -c {zeros} /dev/zero; echo; echo end");
+        for (script, is_error) in [
+            (script.clone(), false),
+            (format!("{{ {script}; }} >&2"), true),
         ] {
-            let refused = printed(&script).unwrap_err().to_string();
-            assert!(refused.contains("more than 32 MiB"), "{refused}");
+            let finished = printed(&script);
+            let output = match is_error {
+                true => finished.stderr,
+                false => finished.stdout,
+            };
+            assert!(output.starts_with(b"begin\n") && output.ends_with(b"\0\nend\n"));
+            let note = output.windows(7).position(|bytes| bytes == b"\n[vtax:");
+            let after = &output[note.unwrap() + 1..];
+            let note = after.split(|byte| *byte == b'\n').next().unwrap();
+            let left = String::from_utf8_lossy(note).into_owned();
+            let left: usize = left.split(' ').nth(1).unwrap().parse().unwrap();
+            let kept = output.len() - left_out(left as u64).len();
+            assert_eq!(left + kept, zeros + b"begin\n\nend\n".len());
+            assert!(kept <= HEAD_OUTPUT + MOST_OUTPUT, "{kept}");
         }
-        let most = printed(&format!("head -c {MOST_OUTPUT} /dev/zero; echo x >&2")).unwrap();
+    }
+
+    #[test]
+    fn lines_without_number_take_bounded_memory_and_an_output_within_the_limit_is_whole() {
+        let lines = printed("yes '' | head -c 33000000").stdout;
+        assert!(lines.len() < 2 * MOST_LINES, "{}", lines.len());
+        let most = printed(&format!("head -c {MOST_OUTPUT} /dev/zero; echo x >&2"));
         assert_eq!(
             (most.stdout.len(), most.stderr.as_slice()),
             (MOST_OUTPUT, &b"x\n"[..])

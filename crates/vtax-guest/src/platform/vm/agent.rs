@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
-use vtax_host::command::{MOST_OUTPUT, printed_too_much};
+use vtax_host::command::{HEAD_OUTPUT, MOST_OUTPUT, left_out};
 
 /// The time limit for the agent's reply. Under emulation a busy guest can take a second.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -259,11 +259,10 @@ impl Agent {
         }))
     }
 
-    /// Reads an output of a command. Empties the file of an output that is too long, so that it leaves space for those of
-    /// further commands.
+    /// Reads an output of a command. Empties the file of a long output, so that it leaves space for those of further commands.
     fn read_output(&mut self, path: &str) -> Result<Vec<u8>, HostError> {
         let content = self.read_file(path);
-        if content.is_err() {
+        if content.as_ref().is_ok_and(|all| all.len() > MOST_OUTPUT) || content.is_err() {
             let emptied = self.execute("guest-file-open", json!({ "path": path, "mode": "w" }));
             // The first error is reported.
             let _ = emptied
@@ -272,10 +271,11 @@ impl Agent {
         content
     }
 
-    /// Reads a file of the guest, including files of `/proc`.
+    /// Reads a file of the guest, including files of `/proc`. Of a file of more than [`HEAD_OUTPUT`] and [`MOST_OUTPUT`] bytes
+    /// together these are read, from its begin and its end, and a line between them gives what is left out.
     ///
     /// # Errors
-    /// When it cannot be read, or is longer than [`MOST_OUTPUT`].
+    /// When it cannot be read.
     pub(in crate::platform) fn read_file(&mut self, path: &str) -> Result<Vec<u8>, HostError> {
         let handle = self.execute("guest-file-open", json!({ "path": path, "mode": "r" }))?;
         let content = self.read_all(path, &handle);
@@ -286,8 +286,17 @@ impl Agent {
         Ok(content)
     }
 
+    /// Moves the position in an open file; returns the new one.
+    fn seek(&mut self, handle: &Value, offset: u64, whence: &str) -> Result<u64, HostError> {
+        let to = json!({ "handle": handle, "offset": offset, "whence": whence });
+        let answer = self.execute("guest-file-seek", to)?;
+        let position = answer["position"].as_u64();
+        position.ok_or_else(|| self.wire.unexpected("no position in", &answer))
+    }
+
     fn read_all(&mut self, path: &str, handle: &Value) -> Result<Vec<u8>, HostError> {
         let mut content = Vec::new();
+        let mut is_whole = true;
         let count = match self.console {
             Some(_) => SERIAL_READ_BYTES,
             None => READ_BYTES,
@@ -302,12 +311,19 @@ impl Agent {
             let part =
                 part.ok_or_else(|| self.wire.unexpected(&format!("{path} came as"), &answer))?;
             content.extend_from_slice(&part);
-            // An empty read is also the end, so that a faulty agent cannot cause an endless loop.
-            if content.len() > MOST_OUTPUT {
-                return Err(printed_too_much(&format!("{path} in the guest")));
-            }
-            if answer["eof"].as_bool().unwrap_or(false) || part.is_empty() {
+            // An empty read is also the end, so that a faulty agent cannot cause an endless loop. So is more than the end had: a
+            // process that the command left may go on printing.
+            let is_full = content.len() > HEAD_OUTPUT + MOST_OUTPUT;
+            let is_end = answer["eof"].as_bool().unwrap_or(false) || part.is_empty();
+            if is_end || is_full && !is_whole {
                 return Ok(content);
+            }
+            if is_full {
+                is_whole = false;
+                let size = self.seek(handle, 0, "end")?;
+                let end = self.seek(handle, size.saturating_sub(MOST_OUTPUT as u64), "set")?;
+                content.truncate(HEAD_OUTPUT);
+                content.extend(left_out(end.saturating_sub(HEAD_OUTPUT as u64)).bytes());
             }
         }
     }
@@ -426,6 +442,48 @@ mod tests {
                 stderr: Vec::new()
             }
         );
+        peer.finish();
+    }
+
+    #[test]
+    fn of_a_long_output_the_begin_and_the_end_are_read() {
+        let piece = STANDARD.encode(vec![b'm'; READ_BYTES]);
+        let size = 300 << 20;
+        let peer = Peer::start(move |mut side| {
+            answer_sync(&mut side);
+            side.hear();
+            side.say("{\"return\": 9}\n");
+            // The begin, up to one byte more than is kept in all.
+            let pieces = (HEAD_OUTPUT + MOST_OUTPUT) / READ_BYTES + 1;
+            for _ in 0..pieces {
+                assert_eq!(side.hear()["execute"], "guest-file-read");
+                side.say(format!(
+                    "{{\"return\": {{\"count\": {READ_BYTES}, \"buf-b64\": \"{piece}\", \"eof\": false}}}}\n"
+                ));
+            }
+            let to_end = side.hear()["arguments"].clone();
+            assert_eq!(to_end, json!({ "handle": 9, "offset": 0, "whence": "end" }));
+            side.say(format!(
+                "{{\"return\": {{\"position\": {size}, \"eof\": false}}}}\n"
+            ));
+            let to_last = side.hear()["arguments"].clone();
+            let from = size - MOST_OUTPUT;
+            assert_eq!(
+                to_last,
+                json!({ "handle": 9, "offset": from, "whence": "set" })
+            );
+            side.say(format!(
+                "{{\"return\": {{\"position\": {from}, \"eof\": false}}}}\n"
+            ));
+            side.hear();
+            side.say("{\"return\": {\"count\": 3, \"buf-b64\": \"ZW5k\", \"eof\": true}}\n");
+            assert_eq!(side.hear()["execute"], "guest-file-close");
+            side.say("{\"return\": {}}\n");
+        });
+        let printed = connected(&peer).read_file("/tmp/vtax-job-0.out").unwrap();
+        let note = left_out((size - MOST_OUTPUT - HEAD_OUTPUT) as u64);
+        assert!(printed.ends_with(format!("m{note}end").as_bytes()));
+        assert_eq!(printed.len(), HEAD_OUTPUT + note.len() + 3);
         peer.finish();
     }
 

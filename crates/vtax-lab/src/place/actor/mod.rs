@@ -13,6 +13,8 @@ pub use remote::{Login, RemoteActor};
 pub use samples::{Column, RemoteSamples};
 pub use serve::serve;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -27,8 +29,8 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 /// The time without a request after which an actor ends.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The most bytes of a line. The longest line holds a command's output, escaped.
-const LONGEST_LINE: usize = 64 << 20;
+/// The most bytes of a line. The longest line holds both outputs of a command, encoded.
+const LONGEST_LINE: usize = 128 << 20;
 /// The most values of one [`Reply::Part`]: about 1 MB.
 const PART_VALUES: usize = 32_768;
 
@@ -178,37 +180,49 @@ pub struct Hello {
     pub facts: BTreeMap<String, String>,
 }
 
-/// A [`Finished`] in JSON. Each byte becomes the character with that code point, which keeps text short.
+/// A [`Finished`] in JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct JobOutput {
     code: i32,
-    stdout: String,
-    stderr: String,
+    stdout: Encoded,
+    stderr: Encoded,
+}
+
+/// Bytes in JSON, in base64: their length does not depend on what they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+struct Encoded(Vec<u8>);
+
+impl From<Encoded> for String {
+    fn from(bytes: Encoded) -> Self {
+        STANDARD.encode(bytes.0)
+    }
+}
+
+impl TryFrom<String> for Encoded {
+    type Error = base64::DecodeError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        STANDARD.decode(text).map(Self)
+    }
 }
 
 impl From<Finished> for JobOutput {
     fn from(finished: Finished) -> Self {
-        let text = |bytes: Vec<u8>| bytes.into_iter().map(char::from).collect();
         Self {
             code: finished.code,
-            stdout: text(finished.stdout),
-            stderr: text(finished.stderr),
+            stdout: Encoded(finished.stdout),
+            stderr: Encoded(finished.stderr),
         }
     }
 }
 
 impl From<JobOutput> for Finished {
     fn from(ended: JobOutput) -> Self {
-        let bytes = |text: String| {
-            let bytes = text
-                .chars()
-                .map(|letter| u8::try_from(letter).unwrap_or(b'?'));
-            bytes.collect()
-        };
         Self {
             code: ended.code,
-            stdout: bytes(ended.stdout),
-            stderr: bytes(ended.stderr),
+            stdout: ended.stdout.0,
+            stderr: ended.stderr.0,
         }
     }
 }
@@ -216,6 +230,7 @@ impl From<JobOutput> for Finished {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vtax_host::command::{HEAD_OUTPUT, MOST_OUTPUT};
 
     #[test]
     fn every_byte_that_a_command_prints_comes_through() {
@@ -230,6 +245,8 @@ mod tests {
         };
         let text = serde_json::to_string(&sent).unwrap();
         assert!(!text.contains('\n'));
+        let longest = (HEAD_OUTPUT + MOST_OUTPUT + 100).div_ceil(3) * 4;
+        assert!(2 * longest + text.len() < LONGEST_LINE);
         match serde_json::from_str(&text).unwrap() {
             Reply::Ended {
                 finished: ended, ..
