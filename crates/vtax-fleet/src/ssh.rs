@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use vtax_core::counted;
 use vtax_host::HostError;
+use vtax_host::command::is_ssh_host;
 use vtax_host::signals::Signals;
 use vtax_lab::LabError;
 use vtax_lab::place::{Line, SshRun, ask_over_ssh, run_over_ssh};
@@ -48,8 +49,7 @@ pub fn hosts(text: &str) -> Result<Vec<String>, HostListError> {
         if name.is_empty() {
             continue;
         }
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@:[]%".contains(c);
-        if name.starts_with('-') || !name.chars().all(plain) {
+        if !is_ssh_host(name) {
             wrong.push(format!(
                 "line {number}: `{}` is no host, user@host or name of ~/.ssh/config",
                 name.escape_debug()

@@ -22,6 +22,14 @@ pub fn left_out(bytes: u64) -> String {
     format!("\n[vtax: {bytes} bytes are left out here]\n")
 }
 
+/// Whether a text is a host for ssh: `user@host`, an address, or a name of `~/.ssh/config`. An option, white space and what a
+/// shell interprets is none.
+#[must_use]
+pub fn is_ssh_host(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@:[]%+".contains(c);
+    !text.is_empty() && !text.starts_with('-') && text.chars().all(plain)
+}
+
 /// The outcome of a finished command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Finished {
@@ -89,6 +97,25 @@ pub fn need_program(name: &str, package: &str) -> Result<PathBuf, HostError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_of_ssh_is_no_option_and_no_syntax_of_a_shell() {
+        for host in ["h2", "root@192.0.2.7", "[fe80::1%eth0]", "a-b_c.example"] {
+            assert!(is_ssh_host(host), "{host}");
+        }
+        for other in [
+            "",
+            "-oProxyCommand=x",
+            "a b",
+            "x\ny",
+            "$(id)",
+            "a;b",
+            "\u{1b}[2J",
+            "a`b`",
+        ] {
+            assert!(!is_ssh_host(other), "{other:?}");
+        }
+    }
 
     #[test]
     fn a_missing_program_comes_with_its_package() {

@@ -18,6 +18,7 @@ use vtax_guest::platform::{
 };
 use vtax_host::HostError;
 use vtax_host::cell::{self, LinkConfig, Seat};
+use vtax_host::command::is_ssh_host;
 use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_host::untrusted::shown_lines;
 use vtax_load::workload::{LoadClient, Running};
@@ -153,9 +154,9 @@ pub(super) fn reach_host(settings: &Settings) -> Result<(), HostError> {
     }
 }
 
-/// Checks that ssh reads a name as a host and not as an option.
+/// Checks that a name is a host.
 fn checked_name<'a>(key: &str, host: &'a str) -> Result<&'a str, HostError> {
-    if host.is_empty() || host.starts_with('-') || host.contains(char::is_whitespace) {
+    if !is_ssh_host(host) {
         return Err(HostError::Setting(format!(
             "{key} = {host:?} names no machine: write {key} = \"root@192.0.2.7\", as for ssh"
         )));

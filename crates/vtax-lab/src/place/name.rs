@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use vtax_host::command::is_ssh_host;
 
 /// A place, as `--place` names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,10 +75,7 @@ impl FromStr for Place {
     fn from_str(text: &str) -> Result<Self, PlaceError> {
         match text.split_once(':') {
             None if text == "local" => Ok(Self::Local),
-            // A name that starts with a dash would be an option to ssh.
-            Some(("ssh", host)) if !host.is_empty() && !host.starts_with('-') => {
-                Ok(Self::Ssh(host.to_owned()))
-            }
+            Some(("ssh", host)) if is_ssh_host(host) => Ok(Self::Ssh(host.to_owned())),
             Some(("testbed", hypervisor)) => hypervisor.parse().map(Self::Testbed),
             _ => Err(PlaceError::Place(text.to_owned())),
         }
@@ -101,6 +99,9 @@ mod tests {
             "ssh:",
             "ssh",
             "ssh:-oProxyCommand=x",
+            "ssh:a b",
+            "ssh:$(id)",
+            "ssh:x\ny",
             "moon:x",
             "testbed:",
             "testbed:kvm2",

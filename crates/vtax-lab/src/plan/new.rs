@@ -12,6 +12,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use vtax_core::counted;
 use vtax_host::HostError;
+use vtax_host::command::is_ssh_host;
 use vtax_host::settings::{Level, Settings};
 use vtax_host::xenapi::LOGIN;
 use vtax_load::workload::Program;
@@ -53,7 +54,7 @@ impl FromStr for Subject {
         let name = name.to_owned();
         match kind {
             "libvirt" => Ok(Self::Libvirt(name)),
-            "ssh" if !name.contains(char::is_whitespace) => Ok(Self::Ssh(name)),
+            "ssh" if is_ssh_host(&name) => Ok(Self::Ssh(name)),
             "podman" | "docker" => Ok(Self::Podman(name)),
             "xenapi" => match name.split_once('/') {
                 Some((pool, vm)) if !pool.is_empty() && !vm.is_empty() => {

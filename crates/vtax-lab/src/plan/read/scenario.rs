@@ -12,6 +12,7 @@ use std::time::Duration;
 use toml::de::DeTable;
 use vtax_core::owner::Owner;
 use vtax_host::cell::{OuterNetwork, TARGET, Uplink, link};
+use vtax_host::command::is_ssh_host;
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::Extent;
 use vtax_load::workload::command::KIND;
@@ -459,7 +460,7 @@ impl Reader<'_, &Catalogue> {
                 .help_with("without it the client lives on this host");
             return Places::default();
         };
-        if host.is_empty() || host.starts_with('-') {
+        if !is_ssh_host(host) {
             self.complain(offset, format!("`{host}` is no host for ssh"));
         }
         let uplink = match (self.string(table, "bridge"), self.string(table, "device")) {
