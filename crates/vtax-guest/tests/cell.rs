@@ -513,10 +513,9 @@ fn a_cell_ends_when_its_holder_is_killed() {
     let cell = bench.cell(config("holder"));
     let child = start_client(&cell, &["sleep", "1000"]);
     cell.host_pid(child.id(), Duration::from_secs(5)).unwrap();
-    Command::new("kill")
-        .args(["-9", &cell.holder_pid().to_string()])
-        .status()
-        .unwrap();
+    let kill = format!("kill -9 {}", cell.holder_pid());
+    let killed = Command::new("sh").args(["-c", &kill]).status().unwrap();
+    assert!(killed.success());
     assert_ne!(child.wait().unwrap().code, 0);
     cell.destroy().unwrap();
     assert!(journalled(&bench.journal).iter().all(|path| !path.exists()));

@@ -109,7 +109,8 @@ fn a_load_generator_that_is_stopped_half_of_the_time_was_late_at_every_level_and
             let signal = |name: &str| {
                 let pid = load.id().to_string();
                 // A process that has ended takes no signal.
-                let _ = Command::new("kill").args([name, &pid]).status();
+                let kill = format!("kill {name} {pid}");
+                let _ = Command::new("sh").args(["-c", &kill]).status();
                 std::thread::sleep(half);
             };
             for _ in 0..5 {

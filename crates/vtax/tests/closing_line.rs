@@ -80,7 +80,7 @@ fn what_fails_is_shown_and_what_ran_before_a_program_was_ended_is_counted() {
     // A time limit ends a whole process group.
     let ended = library.replace(
         r#"panic!("its reason")"#,
-        r#"drop(std::process::Command::new("kill").args(["-TERM", "0"]).status())"#,
+        r#"drop(std::process::Command::new("sh").args(["-c", "kill -TERM 0"]).status())"#,
     );
     let (output, printed) = run(&ended, &[], &[]);
     assert!(!output.status.success(), "{printed}");

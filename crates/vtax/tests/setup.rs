@@ -107,6 +107,10 @@ fn a_program_that_nothing_installs_fails_the_lint_and_one_of_the_list_does_not()
     let python =
         "#!/usr/bin/env python3\nsubprocess.run([\"rsync\", \"x\"]); subprocess.run([\"ip\"])\n";
     fs::write(scripts.join("other"), python).unwrap();
+    let tests = folder.path().join("crates/one/tests");
+    fs::create_dir_all(&tests).unwrap();
+    let test = "needs = [program(\"jq\")] Command::new(\"jq\") Command::new(\"pigz\") Command::new(\"sh\")";
+    fs::write(tests.join("main.rs"), test).unwrap();
     let output = Command::new(scripts.join("programs")).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let printed = String::from_utf8(output.stdout).unwrap();
@@ -120,6 +124,7 @@ fn a_program_that_nothing_installs_fails_the_lint_and_one_of_the_list_does_not()
         "scripts/example: nothing installs ps",
         "scripts/example: nothing installs ruby",
         "scripts/other: nothing installs rsync",
+        "crates/one/tests/main.rs: nothing installs pigz",
     ];
     assert_eq!(named, expected, "{printed}");
 }

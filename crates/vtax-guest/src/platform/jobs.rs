@@ -301,7 +301,8 @@ mod tests {
         let left = String::from_utf8(finished.stdout).unwrap();
         let left = left.trim();
         assert!(!left.is_empty());
-        Command::new("kill").arg(left).status().unwrap();
+        let end = ["-c", "kill \"$0\"", left];
+        assert!(Command::new("sh").args(end).status().unwrap().success());
     }
 
     #[test]
