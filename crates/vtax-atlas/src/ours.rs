@@ -312,15 +312,13 @@ impl Ours {
                     high: number(high)?,
                 }),
             };
-            let sources = [Source::Measured, Source::Modelled, Source::Emulated];
-            let mut sources = sources.into_iter();
-            let source = sources.find(|one| one.to_string() == source);
+            let source = Source::named(&source).ok_or_else(|| wrong("a source flag"))?;
             let entry = Number {
                 value: number(&value)?,
                 interval,
                 n: n.parse().map_err(|_| wrong("a count"))?,
                 unit: unit.parse().map_err(|_| wrong("a unit"))?,
-                source: source.ok_or_else(|| wrong("a source flag"))?,
+                source: source.recorded_at(&place),
                 varies,
             };
             let origin = Origin {

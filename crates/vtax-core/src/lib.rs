@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The vocabulary of every vtax number: a [`Quantity`] is a value with its [`Unit`], and
-//! [`Source`] records whether it was measured, modelled or emulated. [`account`] divides the CPU time of a window
+//! [`Source`] records whether it was measured, modelled, emulated or simulated. [`account`] divides the CPU time of a window
 //! among its owners.
 //!
 //! ```

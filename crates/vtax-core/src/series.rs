@@ -43,6 +43,6 @@ pub struct Series {
     pub unit: Unit,
     /// Counter or gauge.
     pub kind: SeriesKind,
-    /// Measured, modelled or emulated.
+    /// Measured, modelled, emulated or simulated.
     pub source: Source,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The source of a number: measured, modelled or emulated. Every number that vtax shows carries one.
+//! The source of a number: measured, modelled, emulated or simulated. Every number that vtax shows carries one.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,16 +14,34 @@ pub enum Source {
     Measured,
     /// Computed by a model from measured inputs (for example, power from utilization).
     Modelled,
-    /// Counted in an emulated machine (for example, a guest under TCG): the counts are real, the times are not.
+    /// Of a guest whose instructions software emulates (TCG), on a real host: its times and costs are real, and are
+    /// those of an emulator.
     Emulated,
+    /// Of an emulated host (a testbed): its instructions and events are counted, and its times are not those of
+    /// hardware.
+    Simulated,
 }
 
 impl Source {
     /// Returns the flag with this name.
     pub fn named(name: &str) -> Option<Self> {
-        [Self::Measured, Self::Modelled, Self::Emulated]
-            .into_iter()
-            .find(|source| source.to_string() == name)
+        [
+            Self::Measured,
+            Self::Modelled,
+            Self::Emulated,
+            Self::Simulated,
+        ]
+        .into_iter()
+        .find(|source| source.to_string() == name)
+    }
+
+    /// The flag of a number that a record holds as `self`, of a run at `place`. Records of an earlier vtax flag the
+    /// numbers of an emulated host as emulated.
+    pub fn recorded_at(self, place: &str) -> Self {
+        match self {
+            Self::Emulated if place.starts_with("testbed:") => Self::Simulated,
+            other => other,
+        }
     }
 
     /// The flag of a number that was derived from numbers flagged `self` and `other`.
@@ -32,14 +50,14 @@ impl Source {
     }
 
     /// The flags of a number with this source, the worst first: none where it is measured, two where a model computed
-    /// it from counters of an emulated guest.
+    /// it from counters of an emulated guest or host.
     pub fn flags(self, is_modelled: bool) -> impl Iterator<Item = Self> {
         let model = (is_modelled && self != Self::Modelled).then_some(Self::Modelled);
         let all = [Some(self), model].into_iter().flatten();
         all.filter(|flag| *flag != Self::Measured)
     }
 
-    /// The flags in words: `measured`, `modelled`, `emulated`, `emulated, modelled`.
+    /// The flags in words: `measured`, `modelled`, `emulated`, `simulated`, `simulated, modelled`.
     pub fn words(self, is_modelled: bool) -> String {
         let flags: Vec<String> = self
             .flags(is_modelled)
@@ -58,6 +76,7 @@ impl fmt::Display for Source {
             Self::Measured => "measured",
             Self::Modelled => "modelled",
             Self::Emulated => "emulated",
+            Self::Simulated => "simulated",
         })
     }
 }
@@ -72,5 +91,30 @@ mod tests {
         assert_eq!(words(Source::Measured), ["measured", "modelled"]);
         assert_eq!(words(Source::Modelled), ["modelled", "modelled"]);
         assert_eq!(words(Source::Emulated), ["emulated", "emulated, modelled"]);
+        assert_eq!(
+            words(Source::Simulated),
+            ["simulated", "simulated, modelled"]
+        );
+    }
+
+    #[test]
+    fn a_guest_under_tcg_in_an_emulated_host_is_simulated() {
+        assert_eq!(
+            Source::Emulated.combine(Source::Simulated),
+            Source::Simulated
+        );
+        assert_eq!(Source::named("simulated"), Some(Source::Simulated));
+    }
+
+    #[test]
+    fn an_old_record_of_an_emulated_host_is_simulated_and_a_guest_under_tcg_stays_emulated() {
+        for place in ["testbed:kvm", "testbed:xen"] {
+            assert_eq!(Source::Emulated.recorded_at(place), Source::Simulated);
+            assert_eq!(Source::Simulated.recorded_at(place), Source::Simulated);
+            assert_eq!(Source::Measured.recorded_at(place), Source::Measured);
+        }
+        for place in ["local", "ssh:testbed"] {
+            assert_eq!(Source::Emulated.recorded_at(place), Source::Emulated);
+        }
     }
 }

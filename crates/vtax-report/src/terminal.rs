@@ -427,7 +427,9 @@ fn tax_and_verdict(comparison: &Comparison) -> (String, String) {
 enum Flag {
     Modelled,
     Emulated,
-    Both,
+    EmulatedModelled,
+    Simulated,
+    SimulatedModelled,
 }
 
 impl Flag {
@@ -436,7 +438,9 @@ impl Flag {
             (Source::Measured, false) => None,
             (Source::Measured | Source::Modelled, _) => Some(Self::Modelled),
             (Source::Emulated, false) => Some(Self::Emulated),
-            (Source::Emulated, true) => Some(Self::Both),
+            (Source::Emulated, true) => Some(Self::EmulatedModelled),
+            (Source::Simulated, false) => Some(Self::Simulated),
+            (Source::Simulated, true) => Some(Self::SimulatedModelled),
         }
     }
 
@@ -444,7 +448,9 @@ impl Flag {
         match self {
             Self::Modelled => "m",
             Self::Emulated => "e",
-            Self::Both => "E",
+            Self::EmulatedModelled => "E",
+            Self::Simulated => "s",
+            Self::SimulatedModelled => "S",
         }
     }
 
@@ -454,8 +460,12 @@ impl Flag {
             Self::Emulated => {
                 "e = emulated: the guest's instructions were emulated, not run by the processor"
             }
-            Self::Both => {
+            Self::EmulatedModelled => {
                 "E = emulated and modelled: computed by a model from counters of an emulated guest"
+            }
+            Self::Simulated => "s = simulated: counted in an emulated host",
+            Self::SimulatedModelled => {
+                "S = simulated and modelled: computed by a model from counters of an emulated host"
             }
         }
     }

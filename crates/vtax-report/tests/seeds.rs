@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of runs in emulated hosts, whose repetitions of one seed are exact.
 
-use crate::support::{cpu, emulated, page};
+use crate::support::{cpu, page, run, simulated};
+use vtax_core::Source;
 use vtax_report::analysis::Certainty;
 use vtax_report::results::Trial;
 use vtax_report::stats::Verdict;
 use vtax_report::{compare, figures, terminal};
+use vtax_testkit::results::Fake;
 
 #[test]
 fn repetitions_of_one_seed_are_exact() {
     for blocks in [1, 3] {
-        let (_folder, results, analysis) = emulated(blocks, |_| {});
+        let (_folder, results, analysis) = simulated(blocks, |_| {});
         let vm = cpu(&analysis);
         assert_eq!(vm.certainty, Certainty::Exact { seed: 1 });
         assert_eq!((vm.tax, vm.judgement.adjusted_p), (None, None));
@@ -26,7 +28,7 @@ fn repetitions_of_one_seed_are_exact() {
         );
         let text = &analysis.sentences[0].text;
         assert!(
-            text.contains(" costs exactly 3.") && text.contains("(n = 1 seed, emulated)"),
+            text.contains(" costs exactly 3.") && text.contains("(n = 1 seed, simulated)"),
             "{text}"
         );
         for shown in [
@@ -62,8 +64,41 @@ fn repetitions_of_one_seed_are_exact() {
 }
 
 #[test]
+fn an_old_record_of_an_emulated_host_is_shown_as_simulated_and_one_of_another_place_as_emulated() {
+    for (place, flag) in [
+        ("testbed:kvm", Source::Simulated),
+        ("local", Source::Emulated),
+    ] {
+        // The numbers of its VMs are stored as `emulated`.
+        let (_folder, results, analysis) = run(&Fake {
+            place,
+            ..Fake::default()
+        });
+        assert_eq!(analysis.source, Some(flag));
+        let is_vm = |index: &u32| results.trial(*index).unwrap().treatment.platform == "qemu";
+        let vm = results.trial_indexes().into_iter().find(is_vm).unwrap();
+        let samples = results.samples(vm).unwrap().load(|_, _| true).unwrap();
+        assert!(samples.iter().all(|one| one.series.source == flag));
+        let evidence = format!("(n = 5 pairs, {flag})");
+        let mut texts = analysis.sentences.iter().map(|of| &of.text);
+        assert!(texts.any(|text| text.contains(&evidence)));
+        let marks = match flag {
+            Source::Simulated => ["s = simulated:", "S = simulated and modelled:"],
+            _ => ["e = emulated:", "E = emulated and modelled:"],
+        };
+        let table = terminal::table(&analysis, 200, false);
+        assert!(marks.iter().all(|mark| table.contains(mark)), "{table}");
+        let banner = match flag {
+            Source::Simulated => "<b>Simulated.</b>",
+            _ => "<b>Emulated.</b>",
+        };
+        assert!(page(&results, &analysis).contains(banner));
+    }
+}
+
+#[test]
 fn a_seed_for_each_block_gives_an_interval_over_seeds() {
-    let (_folder, results, analysis) = emulated(4, |trial| {
+    let (_folder, results, analysis) = simulated(4, |trial| {
         let seed = (trial.block + 1).to_string();
         trial.environment.insert("testbed.seed".into(), seed);
     });
@@ -71,7 +106,7 @@ fn a_seed_for_each_block_gives_an_interval_over_seeds() {
     assert_eq!((vm.certainty, vm.tax.unwrap().n), (Certainty::Seeds, 4));
     assert_eq!(vm.judgement.verdict, Verdict::Different);
     let text = &analysis.sentences[0].text;
-    assert!(text.contains("n = 4 seeds, emulated"), "{text}");
+    assert!(text.contains("n = 4 seeds, simulated"), "{text}");
     assert!(page(&results, &analysis).contains("how much chance there is in the timing"));
     assert!(terminal::table(&analysis, 100, false).contains("[95 % CI over seeds]"));
     let caption = &figures::figures(&analysis)[0].caption;
@@ -80,7 +115,7 @@ fn a_seed_for_each_block_gives_an_interval_over_seeds() {
 
 #[test]
 fn repetitions_of_one_seed_that_differ_are_a_sample() {
-    let (_folder, _, analysis) = emulated(4, |trial| {
+    let (_folder, _, analysis) = simulated(4, |trial| {
         trial.environment.insert("noise".into(), String::new());
     });
     let vm = cpu(&analysis);
@@ -98,13 +133,13 @@ fn a_trial_whose_host_got_stuck_is_no_repetition_of_the_others() {
             }
         }
     };
-    let (_folder, _, analysis) = emulated(3, stuck(2));
+    let (_folder, _, analysis) = simulated(3, stuck(2));
     assert_eq!(cpu(&analysis).certainty, Certainty::Exact { seed: 1 });
     assert_eq!(analysis.counts.suspect, 3);
     let reason = analysis.trials.iter().find_map(|row| row.suspect.first());
     assert!(reason.unwrap().contains("seed 9"), "{reason:?}");
     // With no other trial of its treatment it counts, with its own seed.
-    let (_folder, _, analysis) = emulated(1, stuck(0));
+    let (_folder, _, analysis) = simulated(1, stuck(0));
     let vm = cpu(&analysis);
     assert_eq!(
         (vm.certainty, vm.judgement.verdict),
@@ -117,8 +152,8 @@ fn a_trial_whose_host_got_stuck_is_no_repetition_of_the_others() {
 
 #[test]
 fn exact_runs_compare_exactly() {
-    let (_folder, _, before) = emulated(1, |_| {});
-    let (_other, _, after) = emulated(2, |_| {});
+    let (_folder, _, before) = simulated(1, |_| {});
+    let (_other, _, after) = simulated(2, |_| {});
     let comparison = compare::compare(&before, &[&after]);
     let rows = &comparison.others[0].comparisons;
     assert!(rows.len() > 4);

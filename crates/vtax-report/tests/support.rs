@@ -2,6 +2,7 @@
 //! Runs with generated results, and their analysis, page and figures.
 
 use std::collections::BTreeMap;
+use vtax_core::Source;
 use vtax_report::analysis::{Analysis, Comparison, analyse};
 use vtax_report::figures;
 use vtax_report::html::{Provenance, render};
@@ -34,13 +35,14 @@ pub fn ramp_run() -> (tempfile::TempDir, ResultsDir, Analysis) {
 
 /// A run in emulated hosts: every number depends only on the treatment and the seed. `change` modifies each trial, with
 /// its seed among its facts, before its numbers are generated.
-pub fn emulated(
+pub fn simulated(
     blocks: u32,
     change: impl Fn(&mut Trial),
 ) -> (tempfile::TempDir, ResultsDir, Analysis) {
     let fake = Fake {
         platforms: vec!["native", "qemu"],
         blocks,
+        place: "testbed:kvm",
         trouble: false,
         ..Fake::default()
     };
@@ -58,6 +60,7 @@ pub fn emulated(
         let seed: u64 = trial.environment["testbed.seed"].parse().unwrap();
         for (name, metric) in &mut trial.metrics {
             let chance = 1.0 + 0.001 * (seed * label.len() as u64 % 7) as f64;
+            metric.source = Source::Simulated;
             let noise = metric.quantity.value;
             metric.quantity.value = match trial.environment.contains_key("noise") {
                 true => noise,

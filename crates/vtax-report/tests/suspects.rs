@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of reports with suspect trials, of which nothing is claimed.
 
-use crate::support::{cpu, emulated, run};
+use crate::support::{cpu, run, simulated};
 use vtax_report::analysis::{Analysis, analyse};
 use vtax_report::stats::Verdict;
 use vtax_report::{compare, terminal};
@@ -78,9 +78,9 @@ fn a_sentence_about_suspect_trials_does_not_blame_their_number() {
 
 #[test]
 fn what_is_exact_but_suspect_is_not_claimed() {
-    let (_folder, _, analysis) = emulated(2, |trial| trial.suspect.push("clock stepped".into()));
+    let (_folder, _, analysis) = simulated(2, |trial| trial.suspect.push("clock stepped".into()));
     assert!(analysis.provisional && analysis.comparisons.is_empty());
-    let (_folder, _, analysis) = emulated(2, |trial| {
+    let (_folder, _, analysis) = simulated(2, |trial| {
         if trial.treatment.platform == "qemu" {
             trial.suspect.push("clock stepped".into());
         }

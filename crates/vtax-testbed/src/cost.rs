@@ -3,7 +3,7 @@
 //!
 //! In an emulated host an instruction takes a nanosecond, and exits, interrupts and cache misses cost only their
 //! instructions. A model is a small file with the cycles of each event and the watts of cycles. Its metrics are flagged
-//! `emulated` and have the model's name in their titles.
+//! `simulated` and have the model's name in their titles.
 
 #[cfg(test)]
 mod fit;
@@ -365,7 +365,7 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
         .saturating_since(trial.window.0)
         .as_secs_f64();
     let mut add = |declared: &metric::Metric, about: &str, given: Unit, value: f64| {
-        let mut metric = Metric::of(declared, about, given, value, Source::Emulated);
+        let mut metric = Metric::of(declared, about, given, value, Source::Simulated);
         metric
             .title
             .push_str(&format!(" (cost model {})", model.name));
@@ -559,7 +559,7 @@ mod tests {
         assert!((value("model.cycles_per_second") - cycles).abs() < 1e-3);
         assert!((value("model.power") - (5.0 + cycles / 1e8)).abs() < 1e-9);
         let metric = &trial.metrics["model.power"];
-        assert_eq!(metric.source, Source::Emulated);
+        assert_eq!(metric.source, Source::Simulated);
         assert!(metric.title.contains("sandy-bridge"));
         assert_eq!(trial.environment[emulated::INSTRUCTION_NS], "2");
         assert_eq!(trial.environment[NOT_COUNTED_FACT], NOT_EMULATED);

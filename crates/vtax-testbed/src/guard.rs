@@ -179,7 +179,7 @@ pub(crate) mod tests {
     pub(crate) fn trial(label: &str, metrics: &[(&str, f64)]) -> Trial {
         let metric = |value: f64| Metric {
             quantity: Quantity::new(value, Unit::of(Base::One)),
-            source: Source::Emulated,
+            source: Source::Simulated,
             model: None,
             meter: None,
             better: Better::Neither,

@@ -112,7 +112,7 @@ pub fn run_plan(
         place: format!("testbed:{}", run.host.hypervisor),
         // Other programs on this machine do not change the counts in the emulated host.
         host: if run.settings.deterministic {
-            Source::Emulated
+            Source::Simulated
         } else {
             Source::Measured
         },

@@ -229,7 +229,7 @@ impl Instrument for BusyByFrequency {
                     metric: counter::CPU_BUSY_AT.of(khz),
                     unit: Unit::of(Base::Nanosecond),
                     kind: SeriesKind::Counter,
-                    source: Source::Emulated,
+                    source: Source::Simulated,
                 })
             });
             into.record(id, times.iter().sum::<u64>() as f64);

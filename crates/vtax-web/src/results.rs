@@ -69,7 +69,7 @@ pub struct RunEntry {
     state: State,
     /// The strongest verdict of its report, in words; empty where there is no report.
     verdict: String,
-    /// Measured, modelled or emulated: the worst source flag of its headline numbers.
+    /// Measured, modelled, emulated or simulated: the worst source flag of its headline numbers.
     source: Option<Source>,
     /// The findings of its report, differences first.
     found: Vec<String>,

@@ -119,7 +119,7 @@ fn execute_twice(command: &str, place: &str, plan: &str, work: &Path) -> (Result
         let names = |trial: &Trial| trial.metrics.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(one), names(other), "{}", one.treatment.label);
         for (name, metric) in &one.metrics {
-            assert_eq!(metric.source, Source::Emulated, "{name}");
+            assert_eq!(metric.source, Source::Simulated, "{name}");
             let (a, b) = (metric.quantity.value, other.metrics[name].quantity.value);
             if a.to_bits() != b.to_bits() {
                 apart.push(format!("{name} of {}: {a} and {b}", one.treatment.label));
@@ -404,7 +404,7 @@ fn two_guests_together_are_charged_what_each_is_charged_alone() {
     ));
 
     let study = Study::read(&results).unwrap();
-    assert_eq!(study.source, Source::Emulated);
+    assert_eq!(study.source, Source::Simulated);
     assert!(study.notes.is_empty(), "{:?}", study.notes);
     let containers = &study.platforms[0];
     let sum = |method| containers.compare_sum(method).unwrap();

@@ -85,6 +85,22 @@ fn numbers_come_back_from_their_file() {
     }
 }
 
+#[test]
+fn an_old_number_of_an_emulated_host_is_simulated_and_one_of_another_place_stays_emulated() {
+    let read = |place: &str, flag: &str| {
+        let text = format!(
+            "{}\np,vm · send,cpu,1,,,1,core,{flag},trial,1,h,2026-01-01T00:00:00Z,{place},quick,x\n",
+            COLUMNS.join(",")
+        );
+        let ours = Ours::of_csv(&text).unwrap();
+        ours.numbers.into_values().next().unwrap().source
+    };
+    assert_eq!(read("testbed:kvm", "emulated"), Source::Simulated);
+    assert_eq!(read("testbed:xen", "simulated"), Source::Simulated);
+    assert_eq!(read("local", "emulated"), Source::Emulated);
+    assert_eq!(read("testbed:kvm", "measured"), Source::Measured);
+}
+
 /// Makes a results directory of the plan `p` with three blocks of one treatment.
 fn create_for_three_blocks(root: &Path, treatment: &Value, host: &Value) {
     let run = serde_json::from_value(

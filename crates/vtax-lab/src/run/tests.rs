@@ -140,7 +140,7 @@ impl Bench {
             state_dir: self.folder.path().join("state"),
             place: "local".to_owned(),
             // Tests do not wait for a quiet host.
-            host: Source::Emulated,
+            host: Source::Simulated,
             own: None,
         };
         run_experiment(script, &options, &self.signals, counted)

@@ -551,7 +551,7 @@ impl Lateness {
     /// only where the latency is a result.
     pub fn is_suspect(&self, host: Source, claims_latency: bool) -> bool {
         let is_explained = self.is_of_timer && !claims_latency;
-        !is_explained && (self.is_typical || host != Source::Emulated)
+        !is_explained && (self.is_typical || host != Source::Simulated)
     }
 }
 

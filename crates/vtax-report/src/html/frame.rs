@@ -188,7 +188,7 @@ pub fn banner(head: &str, text: impl Render) -> Markup {
     html! { p.banner { b { (head) } " " (text) } }
 }
 
-/// A flag behind a number: `modelled`, `emulated`.
+/// A flag behind a number: `modelled`, `emulated`, `simulated`.
 pub fn badge(flag: impl std::fmt::Display) -> Markup {
     html! { span.badge { (flag.to_string()) } }
 }

@@ -162,7 +162,8 @@ fn methods(analysis: &Analysis) -> Markup {
             }
             li {
                 b { "Flags." } (badge("modelled")) " is computed by a model from measured counters;" (badge("emulated"))
-                " comes from a machine whose instructions were emulated. A derived number carries the worst flag of its inputs; without a flag it was measured."
+                " comes from a guest whose instructions software emulated on a real host;" (badge("simulated"))
+                " was counted in an emulated host. A derived number carries the worst flag of its inputs; without a flag it was measured."
             }
             li {
                 b { "Suspect trials" } " are kept and listed, never deleted, and left out of every mean and ratio; so is every attempt at a trial that was run again."

@@ -37,6 +37,10 @@ pub(super) fn head(analysis: &Analysis) -> Markup {
             (banner("Emulated.", "Numbers marked so come from a guest whose instructions were emulated in software, not run by the \
                 processor. They show how the method works and what emulation costs, not what hardware virtualization costs."))
         }
+        @if analysis.source == Some(Source::Simulated) {
+            (banner("Simulated.", "Numbers marked so come from an emulated host. It runs the same instructions as a real one, and \
+                its times are not those of hardware."))
+        }
         @if counts.pending > 0 {
             (banner("Unfinished.", html! {
                 (counted(counts.pending, "trial")) @if counts.pending == 1 { " was" } @else { " were" } " not run yet."

@@ -84,7 +84,7 @@ impl ResultsDir {
                     index,
                     aside,
                     number,
-                    trial: read_trial(self.dir(), &below, index),
+                    trial: read_trial(self, &below, index),
                     path: self.path().join(below),
                 })
             })

@@ -272,7 +272,7 @@ impl ResultsDir {
     /// # Errors
     /// When it is absent or corrupted, or its format is newer.
     pub fn trial(&self, index: u32) -> Result<Trial, ResultsError> {
-        read_trial(&self.dir, &trial_below(index), index)
+        read_trial(self, &trial_below(index), index)
     }
 
     /// Rewrites a finished trial, with metrics that were derived from it later.
@@ -292,7 +292,8 @@ impl ResultsDir {
     /// When they are absent or corrupted.
     pub fn samples(&self, index: u32) -> Result<SampleReader, ResultsError> {
         let below = trial_below(index).join(SAMPLES);
-        SampleReader::of(self.dir.file(&below)?, &self.path().join(below))
+        let file = self.dir.file(&below)?;
+        SampleReader::of(file, &self.path().join(below), &self.run.place)
     }
 
     /// Reads the distributions of one trial; empty without `latencies.hlog`.
@@ -459,14 +460,18 @@ impl Drop for TrialWriter {
 }
 
 /// Reads the `trial.json` of a trial's directory at `below`, relative to the results directory.
-pub(super) fn read_trial(results: &Dir, below: &Path, index: u32) -> Result<Trial, ResultsError> {
+pub(super) fn read_trial(
+    results: &ResultsDir,
+    below: &Path,
+    index: u32,
+) -> Result<Trial, ResultsError> {
     let directory = results.path().join(below);
     let file = directory.join("trial.json");
     let remedy = format!(
         "Move {} away and run the plan again on this directory: only that trial is repeated",
         directory.display()
     );
-    let mut trial: Trial = match read_json(results, &below.join("trial.json"), &remedy) {
+    let mut trial: Trial = match read_json(&results.dir, &below.join("trial.json"), &remedy) {
         Err(ResultsError::File(error)) if error.is_not_found() => {
             return Err(ResultsError::Corrupted {
                 path: file,
@@ -486,6 +491,7 @@ pub(super) fn read_trial(results: &Dir, below: &Path, index: u32) -> Result<Tria
     }
     trial.check(&file)?;
     trial.part_disturbances();
+    trial.flag_as_recorded_at(&results.run.place);
     Ok(trial)
 }
 

@@ -217,6 +217,8 @@ pub struct Samples {
 /// Reads `samples.parquet`.
 pub struct SampleReader {
     path: PathBuf,
+    /// The place of the run; empty where it is unknown.
+    place: String,
     file: SerializedFileReader<File>,
 }
 
@@ -235,15 +237,15 @@ impl SampleReader {
     /// When it is absent, unreadable or not a Parquet file with the expected columns.
     pub fn open(path: &Path) -> Result<Self, ResultsError> {
         let file = File::open(path).map_err(ResultsError::io("open", path))?;
-        Self::of(file, path)
+        Self::of(file, path, "")
     }
 
-    /// As [`SampleReader::open`], for an open file; `path` is for messages.
+    /// As [`SampleReader::open`], for an open file of a run at `place`; `path` is for messages.
     ///
     /// # Errors
     /// As there, and when a part of the file is larger than any that vtax writes, since an untrusted file must not
     /// exhaust the memory of this process.
-    pub(super) fn of(file: File, path: &Path) -> Result<Self, ResultsError> {
+    pub(super) fn of(file: File, path: &Path, place: &str) -> Result<Self, ResultsError> {
         let corrupted = corrupted(path);
         pages::check_footer(&file).map_err(&corrupted)?;
         let again = file.try_clone().map_err(ResultsError::io("open", path))?;
@@ -260,6 +262,7 @@ impl SampleReader {
         guarded(|| pages::check(&again, file.metadata())).map_err(&corrupted)?;
         Ok(Self {
             path: path.to_owned(),
+            place: place.to_owned(),
             file,
         })
     }
@@ -295,6 +298,7 @@ impl SampleReader {
     ) -> Result<Vec<Samples>, ResultsError> {
         let mut loader = Loader {
             wanted,
+            place: &self.place,
             keeps,
             kept: 0,
             seen: 0,
@@ -326,8 +330,9 @@ fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Parqu
         .unwrap_or_else(|_| Err(refused("a value in it contradicts its own description")))
 }
 
-struct Loader<W> {
+struct Loader<'a, W> {
     wanted: W,
+    place: &'a str,
     /// Whether samples are kept, or only checked for readability.
     keeps: bool,
     kept: usize,
@@ -338,7 +343,7 @@ struct Loader<W> {
     series: Vec<Samples>,
 }
 
-impl<W: Fn(&Owner, &str) -> bool> Loader<W> {
+impl<W: Fn(&Owner, &str) -> bool> Loader<'_, W> {
     fn group(&mut self, group: &dyn RowGroupReader) -> Result<(), ParquetError> {
         let rows = usize::try_from(group.metadata().num_rows())
             .map_err(|_| refused("a row group has a negative length"))?;
@@ -439,7 +444,7 @@ impl<W: Fn(&Owner, &str) -> bool> Loader<W> {
                 metric: metric_text,
                 unit,
                 kind,
-                source,
+                source: source.recorded_at(self.place),
             };
             self.series.push(Samples {
                 series,

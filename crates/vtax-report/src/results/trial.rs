@@ -142,10 +142,10 @@ pub struct Metric {
     /// The value and its unit.
     #[serde(flatten)]
     pub quantity: Quantity,
-    /// Measured, modelled or emulated.
+    /// Measured, modelled, emulated or simulated.
     pub source: Source,
     /// The model that computed it, such as the power model's name; whatever else is true of it, for an
-    /// emulated guest's flag hides that of a model.
+    /// emulated guest's or host's flag hides that of a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Of joules and watts: the domains of the meters that they are the sum of, and what these cover.
@@ -462,5 +462,18 @@ impl Trial {
         };
         self.disturbed
             .extend(self.suspect.extract_if(.., |reason| is_one(reason)));
+    }
+
+    /// Gives every number the flag of a record of a run at `place`.
+    pub(super) fn flag_as_recorded_at(&mut self, place: &str) {
+        let of_actors = self.actors.iter_mut().map(|actor| &mut actor.metrics);
+        let of_phases = self.phases.iter_mut().flat_map(|phase| {
+            let others = phase.others.values_mut();
+            others.chain([&mut phase.metrics])
+        });
+        let all = of_actors.chain(of_phases).chain([&mut self.metrics]);
+        for metric in all.flat_map(BTreeMap::values_mut) {
+            metric.source = metric.source.recorded_at(place);
+        }
     }
 }

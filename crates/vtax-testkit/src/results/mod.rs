@@ -29,6 +29,8 @@ pub struct Fake {
     pub rate: u64,
     /// Levels of the factor `link.mtu`; none for a run without factors.
     pub mtu: Vec<u32>,
+    /// `local`, `testbed:kvm`.
+    pub place: &'static str,
     /// `full` or `quick`.
     pub profile: &'static str,
     /// The cost of a VM relative to bare metal.
@@ -51,6 +53,7 @@ impl Default for Fake {
             seconds: 20,
             rate: 2,
             mtu: Vec::new(),
+            place: "local",
             profile: "full",
             vm_cost: 3.1,
             trouble: true,
@@ -174,7 +177,7 @@ impl Fake {
                     .to_owned(),
             seed: 42,
             profile: self.profile.to_owned(),
-            place: "local".to_owned(),
+            place: self.place.to_owned(),
             started: "2026-11-20T14:03:00+01:00".to_owned(),
             plan_sha256: "5f2b".repeat(16),
             treatments,

@@ -330,7 +330,7 @@ impl Findings<'_, '_> {
             domains: sum(|guest| &guest.owner, counter::CPU_DOMAIN),
             period: self.period,
             observer: self.report.clone(),
-            is_alone: self.metering.host == Source::Emulated,
+            is_alone: self.metering.host == Source::Simulated,
             follows_load: target
                 .is_some_and(|target| knobs::host::follows_load(target.spec.settings)),
         }
@@ -383,8 +383,8 @@ mod tests {
             };
             late.is_suspect(host, true)
         };
-        assert!(is_suspect(false, Source::Measured) && is_suspect(true, Source::Emulated));
-        assert!(!is_suspect(false, Source::Emulated));
+        assert!(is_suspect(false, Source::Measured) && is_suspect(true, Source::Simulated));
+        assert!(!is_suspect(false, Source::Simulated));
     }
 
     #[test]
@@ -394,7 +394,7 @@ mod tests {
             is_typical: true,
             is_of_timer,
         };
-        for host in [Source::Measured, Source::Emulated] {
+        for host in [Source::Measured, Source::Simulated] {
             assert!(late(true).is_suspect(host, true));
             assert!(!late(true).is_suspect(host, false));
             assert!(late(false).is_suspect(host, false));

@@ -22,7 +22,7 @@ impl LiveSampler {
     /// Creates a sampler for trials on this host. Returns `None` when the host is emulated.
     pub fn of(host: Source) -> Option<Self> {
         let due = Instant::now();
-        (host != Source::Emulated).then_some(Self { due, last: None })
+        (host != Source::Simulated).then_some(Self { due, last: None })
     }
 
     /// Returns the last sample and a new one when a sample is due.

@@ -23,7 +23,7 @@ pub(super) struct TrialContext<'a> {
     pub planned: &'a PlannedTreatment,
     /// The trial's block.
     pub block: u32,
-    /// `Emulated` when this host is emulated.
+    /// `Simulated` when this host is an emulated one.
     pub host: Source,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn is_seeded_by_block(
 ) -> bool {
     parameter(workload, LOAD_SEED.key).is_some()
         && !settings.0.contains_key(LOAD_SEED.key)
-        && host != Source::Emulated
+        && host != Source::Simulated
 }
 
 fn parameter(workload: &dyn Workload, key: &str) -> Option<&'static Parameter> {

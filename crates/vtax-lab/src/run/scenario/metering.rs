@@ -17,7 +17,7 @@ pub(super) struct Metering<'a> {
     pub energy: &'a [(String, Source)],
     /// The power of the idle host, in watts, by the idle phases of the run.
     pub idle: Option<f64>,
-    /// `Emulated` when this host is emulated.
+    /// `Simulated` when this host is an emulated one.
     pub host: Source,
     /// Whether latencies are a result of the trial. They are not where guests are charged.
     pub claims_latency: bool,

@@ -49,7 +49,7 @@ pub(super) struct Observation<'a> {
     pub idle: Option<f64>,
     /// The guest's own counters around the window, if it has its own kernel.
     pub inner: Option<Inner<'a>>,
-    /// `Emulated` when the host is emulated.
+    /// `Simulated` when the host is an emulated one.
     pub host: Source,
 }
 

@@ -40,7 +40,7 @@ pub struct Study {
     pub name: String,
     /// Place of the run: `local`, `testbed:kvm`.
     pub place: String,
-    /// Source of the numbers: a real or an emulated host.
+    /// The worst flag of its numbers.
     pub source: Source,
     /// The host's kernel.
     pub kernel: String,
@@ -175,7 +175,10 @@ impl Study {
             why,
         };
         let text = fs::read_to_string(&path).map_err(|cause| old(cause.to_string()))?;
-        serde_json::from_str(&text).map_err(|cause| old(cause.to_string()))
+        let mut study: Self =
+            serde_json::from_str(&text).map_err(|cause| old(cause.to_string()))?;
+        study.source = study.source.recorded_at(&study.place);
+        Ok(study)
     }
 
     /// Builds the study from the trials of a run.
@@ -412,7 +415,7 @@ mod tests {
     fn metrics(values: &[(&str, f64)]) -> Metrics {
         let metric = |value: f64| Metric {
             quantity: Quantity::new(value, Unit::of(Base::One)),
-            source: Source::Emulated,
+            source: Source::Simulated,
             model: None,
             meter: None,
             better: Better::Neither,
@@ -555,7 +558,7 @@ mod tests {
         stored(directory.path(), trials);
         let study = Study::read(directory.path()).unwrap();
         assert_eq!(study.kernel, "6.1.0");
-        assert_eq!((study.processors, study.source), (2, Source::Emulated));
+        assert_eq!((study.processors, study.source), (2, Source::Simulated));
         assert!(study.notes.is_empty(), "{:?}", study.notes);
 
         let containers = &study.platforms[0];
@@ -641,6 +644,7 @@ mod tests {
         let file = directory.path().join(OLD_FILE);
         fs::write(&file, old).unwrap();
         let study = Study::read(directory.path()).unwrap();
+        assert_eq!(study.source, Source::Simulated);
         let measured = &study.platforms[0].measurements[0];
         assert_eq!(measured.guests[0].total("traced"), Some(Nanoseconds(6)));
         fs::write(&file, "{}").unwrap();

@@ -545,7 +545,7 @@ fn a_load_has_its_blocks_seed_unless_the_plan_sets_it_or_the_host_is_emulated() 
     let seeded = |settings: &Settings, host| is_seeded_by_block(&STARTED_EACH, settings, host);
     let mut settings = Settings::default();
     assert!(seeded(&settings, Source::Measured));
-    assert!(!seeded(&settings, Source::Emulated));
+    assert!(!seeded(&settings, Source::Simulated));
     settings.0.insert("load.seed".to_owned(), Level::Integer(7));
     assert!(!seeded(&settings, Source::Measured));
 }
