@@ -107,7 +107,7 @@ pub struct Figure {
     /// The entries that describe the setup or the state of a number. They are not measured.
     #[serde(default)]
     pub setup: Vec<String>,
-    /// The reason why the figure has no vote: it agrees by construction, or repeats another figure.
+    /// The reason why the figure has no vote: its ratio is so by construction, or repeats that of another figure.
     #[serde(default)]
     pub uncounted: String,
     /// The compared series.

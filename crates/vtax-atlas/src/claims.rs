@@ -102,13 +102,46 @@ impl<'a> Judged<'a> {
         })
     }
 
-    /// The measured effect as a share of the published one, where the effect is as published and its size is printed.
+    /// The measured effect as a share of the published one, where its direction is the published one and its size is
+    /// printed.
     pub fn share(&self) -> Option<f64> {
-        let is_effect = self.effect().is_some_and(|effect| effect != Effect::None);
-        if self.outcome != Outcome::AsPublished || !is_effect {
+        if self.outcome != Outcome::SameDirection {
             return None;
         }
         share_of_effect(self.ours?.value, self.published?.value)
+    }
+
+    /// Whether the effect is as published, its size included; `None` for one whose size is not printed, and for a claim
+    /// of no effect.
+    pub fn same_size(&self) -> Option<bool> {
+        self.same_size_of(self.outcome, self.ours.map(|ours| ours.value))
+    }
+
+    /// [`Self::same_size`] for an instrument with another answer.
+    fn same_size_of(&self, outcome: Outcome, ratio: Option<f64>) -> Option<bool> {
+        let published = self
+            .published
+            .filter(|_| self.effect().is_some_and(|effect| effect != Effect::None))?;
+        let share = ratio.and_then(|ratio| share_of_effect(ratio, published.value));
+        let is_same = share.is_some_and(|share| SAME_SIZE.contains(&share));
+        Some(is_same && outcome == Outcome::SameDirection)
+    }
+
+    /// The published ratio, or the direction where no number is printed.
+    pub fn published_in_words(&self) -> String {
+        match (self.published, self.effect()) {
+            (Some(published), _) => numbers::ratio(published.value, None).line(),
+            (None, Some(effect)) => effect.name().to_owned(),
+            (None, None) => DASH.to_owned(),
+        }
+    }
+
+    /// The measured ratio with the interval of the verdict.
+    pub fn ours_in_words(&self) -> String {
+        let ours = self
+            .ours
+            .map(|ours| numbers::ratio(ours.value, self.interval).line());
+        ours.unwrap_or_else(|| DASH.to_owned())
     }
 
     fn effect(&self) -> Option<Effect> {
@@ -122,14 +155,11 @@ pub fn markdown(entries: &[Entry<'_>], paper: &str, page: &str) -> String {
         "| claim | published | ours | verdict | cost models | figure |\n|---|---:|---:|---|---|---|\n".to_owned();
     let own = entries.iter().filter(|entry| entry.figure.paper == paper);
     for (entry, judged) in own.flat_map(|entry| entry.claims.iter().map(move |one| (entry, one))) {
-        let published = match (judged.published, judged.effect()) {
-            (Some(published), _) => numbers::ratio(published.value, None).line(),
-            (None, Some(effect)) => effect.name().to_owned(),
-            (None, None) => DASH.to_owned(),
+        let (published, ours) = (judged.published_in_words(), judged.ours_in_words());
+        let size = match judged.same_size() {
+            Some(true) => ", same size",
+            _ => "",
         };
-        let ours = judged
-            .ours
-            .map(|ours| numbers::ratio(ours.value, judged.interval).line());
         let verdict = judged.outcome.name();
         let reason = judged.claim.missing.as_deref();
         let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
@@ -137,9 +167,8 @@ pub fn markdown(entries: &[Entry<'_>], paper: &str, page: &str) -> String {
         let models = models.unwrap_or_else(|| DASH.to_owned());
         let (number, id) = (&entry.figure.number, &entry.figure.id);
         text += &format!(
-            "| {} | {published} | {} | {verdict}{reason} | {models} | [{number}]({page}#{paper}-{id}) |\n",
-            judged.claim.text,
-            ours.unwrap_or_else(|| DASH.to_owned())
+            "| {} | {published} | {ours} | {verdict}{size}{reason} | {models} | [{number}]({page}#{paper}-{id}) |\n",
+            judged.claim.text
         );
     }
     text
@@ -150,11 +179,12 @@ pub fn markdown(entries: &[Entry<'_>], paper: &str, page: &str) -> String {
 pub struct Score {
     /// Claims by outcome.
     pub claims: BTreeMap<Outcome, f64>,
-    /// Claims of an effect that is as published and of the same size, and those whose size is printed.
+    /// Claims whose effect has the published direction and size, and those whose size is printed.
     pub size: (f64, f64),
     /// Counted figures by verdict.
     pub figures: BTreeMap<FigureVerdict, f64>,
-    /// Figures that agree and whose effects are all of the published size, where sizes are printed.
+    /// Figures whose verdict is the same direction and whose effects are all of the published size, where sizes are
+    /// printed.
     pub sized_figures: f64,
 }
 
@@ -211,13 +241,9 @@ impl Score {
         let mut sizes = Vec::new();
         for (judged, outcome, ratio) in answers {
             *self.claims.entry(outcome).or_default() += weight;
-            let effect = judged.effect().unwrap_or(Effect::None);
-            of_figure.push((effect, outcome));
-            if let (true, Some(published)) = (effect != Effect::None, judged.published) {
+            of_figure.push(outcome);
+            if let Some(is_same) = judged.same_size_of(outcome, ratio) {
                 self.size.1 += weight;
-                let share = ratio.and_then(|ratio| share_of_effect(ratio, published.value));
-                let is_same = share.is_some_and(|share| SAME_SIZE.contains(&share));
-                let is_same = is_same && outcome == Outcome::AsPublished;
                 sizes.push(is_same);
                 if is_same {
                     self.size.0 += weight;
@@ -227,8 +253,7 @@ impl Score {
         if !of_figure.is_empty() {
             let verdict = FigureVerdict::of(&of_figure);
             *self.figures.entry(verdict).or_default() += weight;
-            let agrees = verdict == FigureVerdict::Agrees;
-            if agrees && !sizes.is_empty() && sizes.iter().all(|same| *same) {
+            if figure_has_same_size(Some(verdict), &sizes) {
                 self.sized_figures += weight;
             }
         }
@@ -243,6 +268,13 @@ impl Score {
     pub fn figures_that_are(&self, verdict: FigureVerdict) -> f64 {
         self.figures.get(&verdict).copied().unwrap_or(0.0)
     }
+}
+
+/// Whether all effects of a figure have the published size, by those of its claims whose size is printed.
+pub(crate) fn figure_has_same_size(verdict: Option<FigureVerdict>, sizes: &[bool]) -> bool {
+    verdict == Some(FigureVerdict::SameDirection)
+        && !sizes.is_empty()
+        && sizes.iter().all(|same| *same)
 }
 
 /// The answer of an instrument without error that reads this ratio for a claim, where the claim can be tested.
@@ -261,19 +293,53 @@ fn answer<'a>(
 
 impl fmt::Display for Score {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: f64 = self.claims.values().sum();
-        write!(f, "{all:.0} claims")?;
-        for outcome in Outcome::ALL {
-            let (count, name) = (self.claims_that_are(outcome), outcome.name());
-            write!(f, ", {name} {count:.0}")?;
-        }
-        let figures: f64 = self.figures.values().sum();
-        write!(f, "; {figures:.0} figures counted")?;
-        for verdict in FigureVerdict::ALL {
-            let (count, name) = (self.figures_that_are(verdict), verdict.name());
-            write!(f, ", {name} {count:.0}")?;
-        }
-        write!(f, ", in size too {:.0}", self.sized_figures)
+        let is = |number| Number(number, "is", "are");
+        let has = |number| Number(number, "has", "have");
+        let figures = |verdict| self.figures_that_are(verdict);
+        let judged = self.figures.values().sum::<f64>() - figures(FigureVerdict::Unknown);
+        let noun = Number(judged, "figure", "figures");
+        write!(
+            f,
+            "Of {noun} that we could judge, {} the same direction ({:.0} the same size too), {:.0} in part, {} undecided (not \
+             shown), {}. ",
+            has(figures(FigureVerdict::SameDirection)),
+            self.sized_figures,
+            figures(FigureVerdict::Partly),
+            is(figures(FigureVerdict::NotShown)),
+            Number(
+                figures(FigureVerdict::Contradicts),
+                "contradicts",
+                "contradict"
+            ),
+        )?;
+        let claims = |outcome| self.claims_that_are(outcome);
+        let judged = self.claims.values().sum::<f64>() - claims(Outcome::Unknown);
+        let noun = Number(judged, "judged claim", "judged claims");
+        write!(
+            f,
+            "Of {noun}, {} the same direction ({:.0} the same size too), {} no effect, as published, {} undecided, {} reversed, \
+             {} an effect where the paper has none.",
+            has(claims(Outcome::SameDirection)),
+            self.size.0,
+            Number(claims(Outcome::NoEffect), "shows", "show"),
+            is(claims(Outcome::NotShown)),
+            is(claims(Outcome::Reversed)),
+            has(claims(Outcome::Unpublished)),
+        )
+    }
+}
+
+/// A rounded number with the word for one and for several.
+struct Number(f64, &'static str, &'static str);
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.0.round();
+        write!(
+            f,
+            "{number:.0} {}",
+            if number == 1.0 { self.1 } else { self.2 }
+        )
     }
 }
 
@@ -296,23 +362,27 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_instrument_makes_no_figure_agree_and_shows_no_effect() {
+    fn a_constant_instrument_shows_no_effect_in_any_figure() {
         let [ours, constant, _] = scores();
-        assert_eq!(constant.figures_that_are(FigureVerdict::Agrees), 0.0);
+        assert_eq!(constant.figures_that_are(FigureVerdict::SameDirection), 0.0);
         assert_eq!(constant.figures_that_are(FigureVerdict::Partly), 0.0);
         assert_eq!(constant.size.0, 0.0);
         // It fulfils the claims of no effect, which count as conditions only.
-        assert!(constant.claims_that_are(Outcome::AsPublished) < 10.0);
-        assert!(ours.claims_that_are(Outcome::AsPublished) > 15.0, "{ours}");
+        assert_eq!(constant.claims_that_are(Outcome::SameDirection), 0.0);
+        assert!((1.0..10.0).contains(&constant.claims_that_are(Outcome::NoEffect)));
+        assert!(
+            ours.claims_that_are(Outcome::SameDirection) > 15.0,
+            "{ours}"
+        );
     }
 
     #[test]
     fn a_random_instrument_is_far_from_ours_and_contradicts_most_figures() {
         let [ours, _, random] = scores();
-        let agree = |score: &Score| score.figures_that_are(FigureVerdict::Agrees);
-        assert!(agree(&random) < agree(&ours), "{random} {ours}");
+        let same = |score: &Score| score.figures_that_are(FigureVerdict::SameDirection);
+        assert!(same(&random) < same(&ours), "{random} {ours}");
         let contradicts = random.figures_that_are(FigureVerdict::Contradicts);
-        assert!(contradicts > agree(&random), "{random}");
+        assert!(contradicts > same(&random), "{random}");
         let of = |score: &Score| score.size.0 / score.size.1;
         assert!(of(&random) < 0.25, "{:?}", random.size);
     }
@@ -326,5 +396,65 @@ mod tests {
         let tested = catalogue.claims.iter().filter(|claim| claim.test.is_some());
         assert_eq!(votes(&constant), tested.count() as f64);
         assert!((votes(&random) - votes(&constant)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_score_in_words_is_two_sentences_whose_numbers_add_up() {
+        let [ours, ..] = scores();
+        let words = ours.to_string();
+        let sentences: Vec<&str> = words.split_inclusive(". ").collect();
+        let [figures, claims] = sentences.as_slice() else {
+            panic!("{words}")
+        };
+        for sentence in [figures, claims] {
+            let numbers = sentence.split(|c: char| !c.is_ascii_digit());
+            let numbers: Vec<u32> = numbers.filter_map(|number| number.parse().ok()).collect();
+            // The first number is the sum of the others but the third, which is a part of the second.
+            let [all, same, size, others @ ..] = numbers.as_slice() else {
+                panic!("{sentence}")
+            };
+            assert_eq!(*all, same + others.iter().sum::<u32>(), "{sentence}");
+            assert!(size <= same && *size > 0, "{sentence}");
+        }
+        assert!(!words.contains("agree"), "{words}");
+    }
+
+    #[test]
+    fn a_score_in_words_has_the_grammar_of_its_numbers() {
+        let one = Score {
+            figures: [
+                (FigureVerdict::Contradicts, 1.0),
+                (FigureVerdict::Unknown, 2.0),
+            ]
+            .into(),
+            claims: [(Outcome::Reversed, 1.0), (Outcome::Unpublished, 2.0)].into(),
+            ..Score::default()
+        };
+        assert_eq!(
+            one.to_string(),
+            "Of 1 figure that we could judge, 0 have the same direction (0 the same size too), 0 in part, 0 are undecided (not \
+             shown), 1 contradicts. Of 3 judged claims, 0 have the same direction (0 the same size too), 0 show no effect, as \
+             published, 0 are undecided, 1 is reversed, 2 have an effect where the paper has none."
+        );
+    }
+
+    #[test]
+    fn a_claim_has_the_same_size_only_where_its_direction_is_the_same() {
+        let (catalogue, ours) = (Catalogue::read().unwrap(), Ours::kept().unwrap());
+        let figures = catalogue.select(Some("shea/table-2")).unwrap();
+        let entries = compare(&catalogue, &figures, &ours).unwrap();
+        let judged = &entries[0].claims[0];
+        assert!(judged.published.is_some());
+        let published = judged.published.map(|one| one.value);
+        let of = |outcome, ratio| judged.same_size_of(outcome, ratio);
+        assert_eq!(of(Outcome::SameDirection, published), Some(true));
+        assert_eq!(of(Outcome::SameDirection, Some(1.01)), Some(false));
+        assert_eq!(of(Outcome::NotShown, published), Some(false));
+        assert_eq!(of(Outcome::Unknown, None), Some(false));
+        let unprinted = Judged {
+            published: None,
+            ..judged.clone()
+        };
+        assert_eq!(unprinted.same_size(), None);
     }
 }

@@ -22,7 +22,7 @@ pub mod verdict;
 pub use page::page;
 
 use catalogue::{Catalogue, Figure, Key, Plan, Published};
-use claims::{Judged, Score};
+use claims::{Judged, Score, figure_has_same_size};
 use ours::{Models, Number, Origin, Ours};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -359,11 +359,14 @@ impl Entry<'_> {
 
     /// The verdict on the figure; `None` for one without vote.
     pub fn verdict(&self) -> Option<FigureVerdict> {
-        let effect = |one: &Judged<'_>| one.claim.test.as_ref().map(|test| test.effect);
-        let all = self.claims.iter();
-        let all = all.map(|one| (effect(one).unwrap_or(verdict::Effect::None), one.outcome));
-        let all: Vec<_> = all.collect();
+        let all: Vec<_> = self.claims.iter().map(|one| one.outcome).collect();
         (!all.is_empty()).then(|| FigureVerdict::of(&all))
+    }
+
+    /// Whether all effects of the figure have the published direction and size.
+    pub fn same_size(&self) -> bool {
+        let sizes: Vec<bool> = self.claims.iter().filter_map(Judged::same_size).collect();
+        figure_has_same_size(self.verdict(), &sizes)
     }
 }
 
@@ -374,19 +377,23 @@ impl Compared<'_> {
     }
 }
 
-/// The verdicts on figures and claims in one line.
+/// The verdicts on figures and claims, in a sentence each.
 pub fn summary(entries: &[Entry<'_>]) -> String {
+    Score::of(entries).to_string()
+}
+
+/// The number of figures that are measured in full, in part and not at all.
+fn coverage(entries: &[Entry<'_>]) -> String {
     let count = |measured| {
         let own = entries.iter().filter(|entry| entry.measured() == measured);
         own.count()
     };
     format!(
-        "{}, of which {} measured in full, {} in part and {} not: {}",
+        "{}: {} measured in full, {} in part, {} not",
         counted(entries.len(), "figure"),
         count(Measured::Fully),
         count(Measured::Partly),
-        count(Measured::Not),
-        Score::of(entries)
+        count(Measured::Not)
     )
 }
 

@@ -6,10 +6,13 @@ use crate::catalogue::Paper;
 use crate::verdict::FigureVerdict;
 use maud::{Markup, html};
 
+/// The badge of an effect whose size is the published one.
+pub(crate) const SAME_SIZE: &str = "same size";
+
 /// The sign of a verdict and the class of its colour. The sign alone identifies the verdict.
 pub(crate) fn sign(verdict: Option<FigureVerdict>) -> (&'static str, &'static str) {
     match verdict {
-        Some(FigureVerdict::Agrees) => ("✓", "yes"),
+        Some(FigureVerdict::SameDirection) => ("✓", "yes"),
         Some(FigureVerdict::Partly) => ("◐", "open"),
         Some(FigureVerdict::NotShown) => ("○", "open"),
         Some(FigureVerdict::Contradicts) => ("✕", "no"),
@@ -21,6 +24,15 @@ pub(crate) fn sign(verdict: Option<FigureVerdict>) -> (&'static str, &'static st
 /// The name of a verdict; of a figure without vote, the lack of it.
 pub(crate) fn name(verdict: Option<FigureVerdict>) -> &'static str {
     verdict.map_or("not counted", FigureVerdict::name)
+}
+
+/// The verdict on a figure in words, with its size where that is the same.
+fn in_words(entry: &Entry<'_>) -> String {
+    let name = name(entry.verdict());
+    match entry.same_size() {
+        true => format!("{name}, {SAME_SIZE}"),
+        false => name.to_owned(),
+    }
 }
 
 /// One row for each paper, one cell for each figure, and the legend with counts.
@@ -37,7 +49,11 @@ pub(crate) fn matrix(papers: &[(&Paper, Vec<&Entry<'_>>)]) -> Markup {
         ul.facts {
             @for verdict in kinds {
                 @let number = entries().filter(|entry| entry.verdict() == verdict).count();
-                li { b { (sign(verdict).0) } " " (name(verdict)) " " b { (number) } }
+                @let sized = entries().filter(|entry| entry.verdict() == verdict && entry.same_size()).count();
+                li {
+                    b { (sign(verdict).0) } " " (name(verdict)) " " b { (number) }
+                    @if sized > 0 { ", " (SAME_SIZE) " " b { (sized) } }
+                }
             }
         }
     }
@@ -48,7 +64,7 @@ fn cell(entry: &Entry<'_>) -> Markup {
     let verdict = entry.verdict();
     let (sign, class) = sign(verdict);
     html! {
-        a.cell.(class) href={ "#" (entry.anchor()) } title={ (entry.figure.title) ": " (name(verdict)) } {
+        a.cell.(class) href={ "#" (entry.anchor()) } title={ (entry.figure.title) ": " (in_words(entry)) } {
             b { (sign) } " " (short(&entry.figure.number))
         }
     }

@@ -5,7 +5,7 @@ use crate::catalogue::{Catalogue, Paper, Plan, Published};
 use crate::claims::{Judged, Score};
 use crate::ours::{Number, Origin};
 use crate::verdict::{BUILD_SPREAD, FigureVerdict, Outcome, Ratio, SAME_SIZE};
-use crate::{Compared, ComparedRow, Entry, matrix, summary};
+use crate::{Compared, ComparedRow, Entry, coverage, matrix, summary};
 use maud::{Markup, html};
 use std::collections::BTreeMap;
 use vtax_core::{Source, counted, metric, thousands};
@@ -25,7 +25,7 @@ pub fn page(catalogue: &Catalogue, entries: &[Entry<'_>]) -> String {
     Page {
         kind: "vtax atlas",
         name: "The papers’ figures, published beside ours",
-        lede: &format!("{}.", summary(entries)),
+        lede: &summary(entries),
         head: html! {},
         contents: html! {
             h2 { "Figures" }
@@ -33,7 +33,6 @@ pub fn page(catalogue: &Catalogue, entries: &[Entry<'_>]) -> String {
             (marks())
             (fold("How to read this page", false, &how_to_read()))
             (fold("Scores, beside those of instruments that measure nothing", false, &scores(entries)))
-            (fold("All claims", false, &html! { @for (paper, own) in &papers { (contents(paper, own)) } }))
         },
         body: html! {
             @for (paper, own) in &papers {
@@ -55,16 +54,18 @@ fn how_to_read() -> Markup {
         p.key {
             "A published number is compared with ours as a ratio to the same baseline: watts at a wall plug, or seconds of another \
              machine, say nothing beside each other. The papers’ claims, fixed before the runs that judge them, have one vote each. A claim is "
-            (outcome(Outcome::AsPublished)) " where the interval of our ratio excludes 1 on the published side and the ratio reaches the \
-             claim’s minimum effect, " (outcome(Outcome::Reversed)) " where it does so on the other side, " (outcome(Outcome::NotShown))
+            (outcome(Outcome::SameDirection)) " where the interval of our ratio excludes 1 on the published side and the ratio reaches the \
+             claim’s minimum effect, whatever its size, " (outcome(Outcome::NoEffect)) " where the paper has none and the interval lies \
+             within the minimum effect of 1, " (outcome(Outcome::Reversed)) " where it excludes 1 on the other side, " (outcome(Outcome::NotShown))
             " otherwise, and " (outcome(Outcome::Unknown)) " where nothing of ours measures the paper’s mechanism, or only one trial does. \
              Numbers that repeat exactly have one draw of the timing: another build of vtax moved such a number by up to × "
-            (BUILD_SPREAD) ", which is their interval in a claim. The size of an effect agrees where the logarithm of our ratio is "
-            (SAME_SIZE.start()) " to " (SAME_SIZE.end()) " times the published one’s. Series without a claim are shown and not counted."
+            (BUILD_SPREAD) ", which is their interval in a claim. An effect of the same direction also has the " (same_size())
+            " where the logarithm of our ratio is " (SAME_SIZE.start()) " to " (SAME_SIZE.end()) " times the published one’s. Series without a \
+             claim are shown and not counted."
         }
         p.key {
-            "A figure agrees where each of its claims is as published and one of them is of an effect. It contradicts where one is reversed, or \
-             has an effect where the paper has none."
+            "A figure has the same direction where each of its effects has, and there is at least one; the same size where each effect whose size \
+             is printed has it. It contradicts where a claim is reversed, or has an effect where the paper has none."
         }
     }
 }
@@ -74,8 +75,8 @@ fn marks() -> Markup {
     html! {
         p.key {
             span.dot.published {} " published " span.dot.ours {} " ours, with its 95 % interval. Numbers that are not simply measured are marked "
-            (badge("modelled")) " (computed by a model) or " (badge("emulated"))
-            " (counted in an emulated host, whose times are not those of hardware)."
+            (badge("modelled")) " (computed by a model), " (badge("emulated")) " (of a guest whose instructions software emulated on a real host) or "
+            (badge("simulated")) " (counted in an emulated host, whose times are not those of hardware)."
         }
     }
 }
@@ -92,7 +93,7 @@ fn scores(entries: &[Entry<'_>]) -> Markup {
     ];
     let columns = std::iter::once(html! {})
         .chain(FigureVerdict::ALL.map(|verdict| html! { (verdict.name()) }))
-        .chain([html! { "agrees in size too" }]);
+        .chain([html! { (matrix::SAME_SIZE) }]);
     let figures = html! {
         @for (name, score) in &instruments {
             tr {
@@ -104,7 +105,7 @@ fn scores(entries: &[Entry<'_>]) -> Markup {
     };
     let of_claims = std::iter::once(html! {})
         .chain(Outcome::ALL.map(|outcome| html! { (outcome.name()) }))
-        .chain([html! { "same size" }]);
+        .chain([html! { (matrix::SAME_SIZE) }]);
     let claims = html! {
         @for (name, score) in &instruments {
             tr {
@@ -116,12 +117,13 @@ fn scores(entries: &[Entry<'_>]) -> Markup {
     };
     html! {
         h3 { "Figures" }
+        p.key { (coverage(entries)) ". A figure is measured in part where a published row lacks a number of ours." }
         (table(columns, &figures))
         h3 { "Claims" }
         (table(of_claims, &claims))
         p.key {
-            "The two instruments answer only claims that our numbers could test. Claims of no effect are conditions: alone they make no figure \
-             agree."
+            "The two instruments answer only claims that our numbers could test. Claims of no effect are conditions: alone they show \
+             nothing of a figure."
         }
     }
 }
@@ -134,39 +136,49 @@ fn count(value: f64) -> String {
     }
 }
 
-fn contents(paper: &Paper, own: &[&Entry<'_>]) -> Markup {
-    html! {
-        h3 { a href={ "#" (paper.key) } { (paper.authors) } }
-        ul.contents {
-            @for entry in own {
-                li {
-                    a href={ "#" (entry.anchor()) } { (entry.figure.number) } " " (figure_verdict(entry)) " " (entry.figure.uncounted)
-                    ul {
-                        @for one in &entry.claims { li { (outcome(one.outcome)) " " (one.claim.text) } }
-                    }
-                }
-            }
-        }
-    }
-}
-
 /// An outcome as a coloured label.
 fn outcome(outcome: Outcome) -> Markup {
     let class = match outcome {
-        Outcome::AsPublished => "yes",
+        Outcome::SameDirection | Outcome::NoEffect => "yes",
         Outcome::NotShown | Outcome::Unknown => "open",
         Outcome::Reversed | Outcome::Unpublished => "no",
     };
     html! { span.outcome.(class) { (outcome.name()) } }
 }
 
-/// The verdict on a figure as a coloured label with its sign.
-fn figure_verdict(entry: &Entry<'_>) -> Markup {
-    let (sign, class) = matrix::sign(entry.verdict());
-    html! { span.outcome.(class) { (sign) " " (matrix::name(entry.verdict())) } }
+/// The label of an effect whose size is the published one.
+fn same_size() -> Markup {
+    html! { span.outcome.yes { (matrix::SAME_SIZE) } }
 }
 
-/// A figure, folded below its number, verdict and title.
+/// The verdict on a claim as coloured labels: its outcome, and its size where that is the published one.
+fn verdict(one: &Judged<'_>) -> Markup {
+    html! {
+        (outcome(one.outcome))
+        @if one.same_size() == Some(true) { " " (same_size()) }
+    }
+}
+
+/// The verdict on a figure as coloured labels, the first with its sign.
+fn figure_verdict(entry: &Entry<'_>) -> Markup {
+    let (sign, class) = matrix::sign(entry.verdict());
+    html! {
+        span.outcome.(class) { (sign) " " (matrix::name(entry.verdict())) }
+        @if entry.same_size() { " " (same_size()) }
+    }
+}
+
+/// A claim in one line: what the paper says, the verdict, and both numbers.
+fn claim_line(one: &Judged<'_>) -> Markup {
+    html! {
+        span.claim {
+            (one.claim.text) " " (verdict(one)) " "
+            span.both { "published " (one.published_in_words()) " · ours " (one.ours_in_words()) }
+        }
+    }
+}
+
+/// A figure, folded below its number, verdict, title and claims.
 fn figure(catalogue: &Catalogue, entry: &Entry<'_>) -> Markup {
     let figure = entry.figure;
     let prose_of = [
@@ -176,34 +188,26 @@ fn figure(catalogue: &Catalogue, entry: &Entry<'_>) -> Markup {
     html! {
         article {
           details.more {
-            summary { b { (figure.number) } " " (figure_verdict(entry)) " " (figure.title) }
-            p.key id=(entry.anchor()) { (judged_by(entry)) }
-            @if !entry.claims.is_empty() { div.claims { (claims(&entry.claims)) } }
-            @for compared in &entry.series { (series(catalogue, compared)) }
-            @if entry.series.is_empty() {
-                p.key { "A chart whose points are not printed: only its shape could be compared." }
+            summary {
+                b { (figure.number) } " " (figure_verdict(entry)) " " (figure.title)
+                @for one in &entry.claims { (claim_line(one)) }
+                @if entry.claims.is_empty() { span.claim { "Not counted: " (figure.uncounted) "." } }
             }
-            @for (head, text) in prose_of {
-                @if !text.is_empty() { p { b { (head) } " " (prose(text)) } }
+            // A link to what is folded unfolds it.
+            div id=(entry.anchor()) {
+                @if !entry.claims.is_empty() { div.claims { (claims(&entry.claims)) } }
+                @for compared in &entry.series { (series(catalogue, compared)) }
+                @if entry.series.is_empty() {
+                    p.key { "A chart whose points are not printed: only its shape could be compared." }
+                }
+                @for (head, text) in prose_of {
+                    @if !text.is_empty() { p { b { (head) } " " (prose(text)) } }
+                }
+                (provenance(catalogue, entry))
             }
-            (provenance(catalogue, entry))
           }
         }
     }
-}
-
-/// The number of claims of a figure by outcome; of a figure without vote, the reason.
-fn judged_by(entry: &Entry<'_>) -> String {
-    let claims = &entry.claims;
-    if claims.is_empty() {
-        return format!("Not counted: {}.", entry.figure.uncounted);
-    }
-    let number = |outcome| claims.iter().filter(|one| one.outcome == outcome).count();
-    let outcomes = Outcome::ALL.into_iter().filter(|one| number(*one) > 0);
-    let words: Vec<String> = outcomes
-        .map(|one| format!("{} {}", number(one), one.name()))
-        .collect();
-    format!("{}: {}.", counted(claims.len(), "claim"), words.join(", "))
 }
 
 /// The claims of a figure with the ratios that judge them.
@@ -221,9 +225,9 @@ fn claims(all: &[Judged<'_>]) -> Markup {
             tr {
                 th scope="row" { (one.claim.text) span.detail { "mechanism: " (one.claim.mechanism) } }
                 td.number { (published_effect(one)) }
-                td.number { (judged_ratio(one)) }
+                td.number { (one.ours_in_words()) }
                 td {
-                    (outcome(one.outcome))
+                    (verdict(one))
                     @if let Some(missing) = &one.claim.missing { span.detail { (missing) } }
                 }
                 td { (one.under_models().unwrap_or_else(|| DASH.to_owned())) }
@@ -246,12 +250,6 @@ fn published_effect(one: &Judged<'_>) -> Markup {
         }
         @if let Some(test) = &one.claim.test { span.detail { "minimum effect × " (test.minimum) } }
     }
-}
-
-fn judged_ratio(one: &Judged<'_>) -> String {
-    one.ours.map_or(DASH.to_owned(), |ours| {
-        numbers::ratio(ours.value, one.interval).line()
-    })
 }
 
 fn series(catalogue: &Catalogue, compared: &Compared<'_>) -> Markup {
@@ -334,11 +332,11 @@ fn repeated(number: &Number) -> String {
     }
 }
 
-/// The flags of a number. A modelled number from the counts of an emulated host has both.
+/// The flags of a number. A modelled number of an emulated guest or host has both.
 fn badges(metric: &str, number: &Number) -> Markup {
     html! {
         @if metric::MODEL.part(metric).is_some() || number.source == Source::Modelled { (badge(Source::Modelled)) }
-        @if number.source == Source::Emulated { (badge(Source::Emulated)) }
+        @if number.source > Source::Modelled { (badge(number.source)) }
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The verdict on a claim of a paper: as published, not shown, or the reverse, and the size of the effect.
+//! The verdict on a claim of a paper: the same direction, not shown, or the reverse, and the size of the effect.
 
 use vtax_core::SplitMix64;
 use vtax_report::stats::Interval;
@@ -126,8 +126,10 @@ impl Effect {
 /// The verdict on a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// The published effect is shown.
-    AsPublished,
+    /// The published effect is shown, of whatever size.
+    SameDirection,
+    /// No effect is shown where the paper has none.
+    NoEffect,
     /// The interval allows the published effect and its absence.
     NotShown,
     /// The opposite effect is shown.
@@ -140,8 +142,9 @@ pub enum Outcome {
 
 impl Outcome {
     /// All, in the order of the page's columns.
-    pub const ALL: [Self; 5] = [
-        Self::AsPublished,
+    pub const ALL: [Self; 6] = [
+        Self::SameDirection,
+        Self::NoEffect,
         Self::NotShown,
         Self::Reversed,
         Self::Unpublished,
@@ -151,7 +154,8 @@ impl Outcome {
     /// The outcome in words.
     pub fn name(self) -> &'static str {
         match self {
-            Self::AsPublished => "as published",
+            Self::SameDirection => "same direction",
+            Self::NoEffect => "no effect, as published",
             Self::NotShown => "not shown",
             Self::Reversed => "reversed",
             Self::Unpublished => "effect where the paper has none",
@@ -169,11 +173,11 @@ impl Outcome {
         let is_higher = low > 1.0 && middle >= minimum;
         let is_lower = high < 1.0 && middle <= 1.0 / minimum;
         match effect {
-            Effect::Higher if is_higher => Self::AsPublished,
-            Effect::Lower if is_lower => Self::AsPublished,
+            Effect::Higher if is_higher => Self::SameDirection,
+            Effect::Lower if is_lower => Self::SameDirection,
             Effect::Higher if is_lower => Self::Reversed,
             Effect::Lower if is_higher => Self::Reversed,
-            Effect::None if low >= 1.0 / minimum && high <= minimum => Self::AsPublished,
+            Effect::None if low >= 1.0 / minimum && high <= minimum => Self::NoEffect,
             Effect::None if is_higher || is_lower => Self::Unpublished,
             Effect::Higher | Effect::Lower | Effect::None => Self::NotShown,
         }
@@ -189,13 +193,13 @@ pub fn share_of_effect(ours: f64, published: f64) -> Option<f64> {
 /// The verdict on a figure, from those on its claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FigureVerdict {
-    /// Each claim is as published, and at least one of them is of an effect.
-    Agrees,
-    /// Some claims are as published, the others are not shown or unknown.
+    /// Each effect has the published direction, and there is at least one. No claim of no effect fails.
+    SameDirection,
+    /// Some claims are shown, one of an effect among them; the others are not shown or unknown.
     Partly,
     /// A claim is reversed, or has an effect where the paper has none.
     Contradicts,
-    /// No claim is shown.
+    /// No effect is shown.
     NotShown,
     /// No claim is measured.
     Unknown,
@@ -204,7 +208,7 @@ pub enum FigureVerdict {
 impl FigureVerdict {
     /// All, in the order of the page's columns.
     pub const ALL: [Self; 5] = [
-        Self::Agrees,
+        Self::SameDirection,
         Self::Partly,
         Self::NotShown,
         Self::Contradicts,
@@ -214,32 +218,29 @@ impl FigureVerdict {
     /// The verdict in words.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Agrees => "agrees",
-            Self::Partly => "agrees in part",
+            Self::SameDirection => "same direction",
+            Self::Partly => "same direction in part",
             Self::Contradicts => "contradicts",
             Self::NotShown => "not shown",
             Self::Unknown => "unknown",
         }
     }
 
-    /// Judges a figure by the published effects of its claims and their outcomes.
+    /// Judges a figure by the outcomes of its claims.
     ///
-    /// A claim of no effect is a condition: alone it makes no figure agree, since an instrument that always answers 1
+    /// A claim of no effect is a condition: alone it shows nothing of a figure, since an instrument that always answers 1
     /// fulfils it.
-    pub fn of(claims: &[(Effect, Outcome)]) -> Self {
-        let any = |wanted: Outcome| claims.iter().any(|(_, outcome)| *outcome == wanted);
-        let all = |wanted: Outcome| claims.iter().all(|(_, outcome)| *outcome == wanted);
-        let shown = |(effect, outcome): &(Effect, Outcome)| {
-            *effect != Effect::None && *outcome == Outcome::AsPublished
-        };
+    pub fn of(claims: &[Outcome]) -> Self {
+        let any = |wanted: Outcome| claims.contains(&wanted);
+        let is_shown = |one: &Outcome| matches!(one, Outcome::SameDirection | Outcome::NoEffect);
         if any(Outcome::Reversed) || any(Outcome::Unpublished) {
             Self::Contradicts
-        } else if all(Outcome::Unknown) {
+        } else if claims.iter().all(|one| *one == Outcome::Unknown) {
             Self::Unknown
-        } else if !claims.iter().any(shown) {
+        } else if !any(Outcome::SameDirection) {
             Self::NotShown
-        } else if all(Outcome::AsPublished) {
-            Self::Agrees
+        } else if claims.iter().all(is_shown) {
+            Self::SameDirection
         } else {
             Self::Partly
         }
@@ -274,10 +275,10 @@ mod tests {
     }
 
     #[test]
-    fn an_effect_is_as_published_not_shown_or_reversed() {
+    fn an_effect_has_the_same_direction_is_not_shown_or_reversed() {
         let judge = |effect, interval| Outcome::judge(effect, 1.1, interval);
-        assert_eq!(judge(Effect::Higher, of(1.2, 1.6)), Outcome::AsPublished);
-        assert_eq!(judge(Effect::Lower, of(0.6, 0.8)), Outcome::AsPublished);
+        assert_eq!(judge(Effect::Higher, of(1.2, 1.6)), Outcome::SameDirection);
+        assert_eq!(judge(Effect::Lower, of(0.6, 0.8)), Outcome::SameDirection);
         assert_eq!(judge(Effect::Higher, of(0.6, 0.8)), Outcome::Reversed);
         assert_eq!(judge(Effect::Lower, of(1.2, 1.6)), Outcome::Reversed);
         // The interval contains 1, or the effect is below the minimum.
@@ -291,7 +292,7 @@ mod tests {
     #[test]
     fn no_effect_is_shown_only_by_an_interval_within_the_minimum() {
         let judge = |interval| Outcome::judge(Effect::None, 1.1, interval);
-        assert_eq!(judge(of(0.95, 1.05)), Outcome::AsPublished);
+        assert_eq!(judge(of(0.95, 1.05)), Outcome::NoEffect);
         assert_eq!(judge(of(0.8, 1.05)), Outcome::NotShown);
         assert_eq!(judge(of(1.3, 1.5)), Outcome::Unpublished);
         assert_eq!(judge(of(0.5, 0.7)), Outcome::Unpublished);
@@ -334,32 +335,32 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_agrees_by_all_of_its_claims_and_by_an_effect() {
-        use Effect::{Higher, None};
-        use Outcome::{AsPublished, NotShown, Reversed, Unknown, Unpublished};
-        let of = |claims: &[(Effect, Outcome)]| FigureVerdict::of(claims);
-        assert_eq!(
-            of(&[(Higher, AsPublished), (None, AsPublished)]),
-            FigureVerdict::Agrees
-        );
-        assert_eq!(of(&[(None, AsPublished)]), FigureVerdict::NotShown);
-        assert_eq!(
-            of(&[(Higher, AsPublished), (Higher, NotShown)]),
-            FigureVerdict::Partly
-        );
-        assert_eq!(
-            of(&[(Higher, AsPublished), (Higher, Unknown)]),
-            FigureVerdict::Partly
-        );
-        for contradiction in [Reversed, Unpublished] {
-            let claims = [(Higher, AsPublished), (None, contradiction)];
-            assert_eq!(of(&claims), FigureVerdict::Contradicts);
+    fn a_figure_has_the_same_direction_by_all_of_its_claims_and_by_an_effect() {
+        use Outcome::{NoEffect, NotShown, Reversed, SameDirection, Unknown, Unpublished};
+        for (claims, verdict) in [
+            ([SameDirection, NoEffect], FigureVerdict::SameDirection),
+            ([SameDirection, SameDirection], FigureVerdict::SameDirection),
+            ([NoEffect, NoEffect], FigureVerdict::NotShown),
+            ([SameDirection, NotShown], FigureVerdict::Partly),
+            ([SameDirection, Unknown], FigureVerdict::Partly),
+            ([SameDirection, Reversed], FigureVerdict::Contradicts),
+            ([SameDirection, Unpublished], FigureVerdict::Contradicts),
+            ([Unknown, Unknown], FigureVerdict::Unknown),
+            ([NotShown, Unknown], FigureVerdict::NotShown),
+        ] {
+            assert_eq!(FigureVerdict::of(&claims), verdict, "{claims:?}");
         }
-        assert_eq!(of(&[(Higher, Unknown)]), FigureVerdict::Unknown);
-        assert_eq!(
-            of(&[(Higher, NotShown), (None, Unknown)]),
-            FigureVerdict::NotShown
-        );
+    }
+
+    #[test]
+    fn words_of_verdicts_speak_of_the_direction_and_never_of_agreement() {
+        let outcomes = Outcome::ALL.map(Outcome::name);
+        let verdicts = FigureVerdict::ALL.map(FigureVerdict::name);
+        for name in outcomes.iter().chain(&verdicts) {
+            assert!(!name.contains("agree") && *name != "as published", "{name}");
+        }
+        assert_eq!(outcomes[..2], ["same direction", "no effect, as published"]);
+        assert_eq!(verdicts[..2], ["same direction", "same direction in part"]);
     }
 
     #[test]

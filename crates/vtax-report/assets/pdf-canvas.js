@@ -24,7 +24,10 @@ globalThis.PdfCanvas = function () {
       61, 33, 28, 33, 58, 56, 33, 56, 61, 56, 61, 56, 33, 61, 61, 28, 28, 56, 28, 89, 61, 61, 61, 61, 39, 56, 33, 61, 56,
       78, 56, 56, 50, 39, 28, 39, 58],
   };
-  const special = { "−": 0x2d, "–": 0x96, "—": 0x97, "…": 0x85, "‘": 0x91, "’": 0x92, "“": 0x93, "”": 0x94, "€": 0x80, "μ": 0xb5 };
+  const special = { "−": 0x2d, "–": 0x96, "—": 0x97, "…": 0x85, "‘": 0x91, "’": 0x92, "“": 0x93, "”": 0x94, "€": 0x80, "μ": 0xb5,
+    // The encoding has no arrows.
+    "←": 0x8b, "→": 0x9b };
+  const narrow = { 0xb7: 28, 0x8b: 33, 0x9b: 33 };
   const encoded = (text) => [...text].map((one) => {
     const code = one.codePointAt(0);
     return special[one] || (code >= 32 && code < 127) || (code > 160 && code < 256) ? special[one] || code : 0x3f;
@@ -34,7 +37,7 @@ globalThis.PdfCanvas = function () {
     return { name: /bold|[6-9]00 /.test(style.font) ? "F2" : "F1", size: Number(size) };
   };
   const length = (bytes, { name, size }) =>
-    bytes.reduce((sum, byte) => sum + (table[name][byte - 32] || (byte === 0xb7 ? 28 : 56)), 0) * size / 100;
+    bytes.reduce((sum, byte) => sum + (table[name][byte - 32] || narrow[byte] || 56), 0) * size / 100;
   const color = (text, operator) => {
     const digits = { white: "#fff", black: "#000" }[text] || text;
     const found = /^#([0-9a-f]{3}|[0-9a-f]{6})$/i.exec(digits);

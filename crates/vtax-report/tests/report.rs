@@ -685,3 +685,61 @@ fn two_trials_never_give_a_negative_time_and_nothing_that_counts_gives_advice() 
         "{advice}"
     );
 }
+
+#[test]
+fn the_figure_of_taxes_says_which_side_is_dearer_and_its_line_crosses_no_text() {
+    let (folder, _, analysis) = run(&Fake::default());
+    let figures = figures::figures(&analysis);
+    let paths = vtax_report::svg::write(
+        &figures[..1],
+        &[vtax_report::svg::FigureFormat::Svg],
+        folder.path(),
+    );
+    let svg = fs::read_to_string(&paths.unwrap()[0]).unwrap();
+    for words in ["← cheaper</text>", "dearer →</text>", "better →</text>"] {
+        assert!(svg.contains(words), "{words}: {svg}");
+    }
+    // Of throughput more is better, and of nothing else here.
+    let metrics = &analysis.comparisons;
+    assert!(metrics.iter().any(|one| one.title == "Throughput"));
+    assert_eq!(svg.matches("better →</text>").count(), 1);
+    assert!(figures[0].caption.contains("better →"));
+
+    let number = |text: &str, name: &str| -> f64 {
+        let (_, value) = text.split_once(&format!("{name}=\"")).unwrap();
+        value.split_once('"').unwrap().0.parse().unwrap()
+    };
+    let place = |element: &str| -> (f64, f64) {
+        let (_, place) = element.split_once("transform=\"translate(").unwrap();
+        let (x, y) = place.split_once(')').unwrap().0.split_once(',').unwrap();
+        (x.parse().unwrap(), y.parse().unwrap())
+    };
+    let dashed: Vec<(f64, f64, f64)> = svg
+        .split("<line ")
+        .filter_map(|rest| rest.split_once("/>").map(|(line, _)| line))
+        .filter(|line| line.contains("stroke-dasharray") && !line.contains("opacity=\"0\""))
+        .map(|line| (place(line), number(line, "y2")))
+        .map(|((x, y), long)| (x, y, y + long))
+        .collect();
+    assert!(dashed.len() > 3, "{svg}");
+    let marks = svg.split_once("mark-text role-mark").unwrap().1;
+    let texts = marks.split("<text ").skip(1);
+    let texts = texts.filter(|text| text.contains("aria-roledescription=\"text mark\""));
+    let mut read = 0;
+    for text in texts {
+        let (shown, _) = text.split_once('>').unwrap().1.split_once('<').unwrap();
+        let ((x, y), long) = (place(text), 6.0 * shown.chars().count() as f64);
+        let from = if text.contains("text-anchor=\"end\"") {
+            x - long
+        } else {
+            x
+        };
+        // The line of text is from 8 pixels above its base to 2 below.
+        let crossed = dashed.iter().find(|(line, top, end)| {
+            (from..from + long).contains(line) && y - 8.0 < *end && y + 2.0 > *top
+        });
+        assert_eq!(crossed, None, "{shown}");
+        read += 1;
+    }
+    assert!(read > 10, "{read} texts: {svg}");
+}

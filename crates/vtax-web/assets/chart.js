@@ -3,6 +3,8 @@
 import { h, say, clock, zone } from "./dom.js";
 
 const HEIGHT = { tall: 220, small: 110 };
+/** The room at the right for half of a label as long as 12:34:56, whose tick may be at the last moment. */
+const HALF_A_TIME = 32;
 
 function ink(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -50,7 +52,7 @@ export function chart({ title, unit, series, stack, tall, show, unknown, window:
     font: "12px system-ui, sans-serif",
   };
   const options = {
-    width: 300, height, legend: { show: false }, padding: [8, 22, 0, 0],
+    width: 300, height, legend: { show: false }, padding: [8, HALF_A_TIME, 0, 0],
     cursor: {
       y: false, points: { show: !stack }, sync: { key: "vtax" },
       drag: { x: true, y: false, setScale: false },

@@ -45,10 +45,10 @@ export function resultsView(view) {
     box.checked = chosen.has(run.dir);
     const state = run.state === "complete" ? counted(run.planned, "trial") : `${run.state}: ${run.done} of ${counted(run.planned, "trial")}`;
     return h("li", null, box, h("div", null,
-      h("p", { class: "title" }, h("a", { href: `#/run/${encode(run.dir)}` }, run.name), " ", badge(run.source),
+      h("p", { class: "title" }, h("a", { href: `#/run/${encode(run.dir)}` }, run.dir), run.name === run.dir ? null : h("span", { class: "plan-name" }, ` of ${run.name}`), " ", badge(run.source),
         run.density ? h("span", { class: "badge plain" }, "density") : null,
         run.verdict ? h("span", { class: run.verdict === "different" ? "verdict different" : "verdict" }, run.verdict) : null),
-      h("p", { class: "detail" }, [run.dir, when(run.started), run.place, run.profile, state, run.platforms.join(", "), run.host].filter(Boolean).join(" · ")),
+      h("p", { class: "detail" }, [when(run.started), run.place, run.profile, state, run.platforms.join(", "), run.host].filter(Boolean).join(" · ")),
       run.found.map((text) => h("p", { class: "found" }, text)),
       run.notes.map((text) => h("p", { class: "found noted" }, text)),
       h("p", { class: "detail" }, run.report ? reportLink(run.dir, "Report") : "No report yet.", run.outdated ? " It is older than the last trial: vtax report makes it anew." : null,

@@ -4,7 +4,7 @@
 use super::*;
 use crate::catalogue::Key;
 use crate::ours::Ours;
-use crate::{Folders, Measured, compare, gather, whole_page};
+use crate::{Folders, Measured, compare, coverage, gather, whole_page};
 use vtax_testkit::markup::{FRAGMENTS, skeleton};
 
 #[test]
@@ -154,8 +154,9 @@ fn names_and_prose_are_text() {
     }
     for shown in [
         "1.50×",
-        "1.60×",
-        "as published</span>",
+        "same direction</span>",
+        "b &lt;i&gt;is&lt;/i&gt; more <span class=\"outcome yes\">same direction</span>",
+        "<span class=\"both\">published 1.50× · ours 1.6× [1.4–1.8]</span>",
         "b &lt;i&gt;is&lt;/i&gt; more",
         "modelled</span>",
         "&lt;host&gt;",
@@ -198,7 +199,7 @@ fn text_of_the_catalogue_never_becomes_markup() {
 #[test]
 fn claims_are_judged_and_counted() {
     for (two, outcome, verdict) in [
-        (1.6, Outcome::AsPublished, FigureVerdict::Agrees),
+        (1.6, Outcome::SameDirection, FigureVerdict::SameDirection),
         (1.12, Outcome::NotShown, FigureVerdict::NotShown),
         (0.6, Outcome::Reversed, FigureVerdict::Contradicts),
     ] {
@@ -211,6 +212,62 @@ fn claims_are_judged_and_counted() {
         let page = page(&catalogue, &entries);
         assert!(page.contains(outcome.name()) && page.contains(verdict.name()));
     }
+}
+
+#[test]
+fn the_same_size_is_a_second_badge_of_claims_and_figures_and_of_no_others() {
+    const BADGE: &str = "<span class=\"outcome yes\">same size</span>";
+    // In the explanation, and for the figure and its claim in the folded line and in the table.
+    for (two, badges) in [(1.6, 4), (1.15, 1), (3.0, 1)] {
+        let (catalogue, mut ours) = made_up(1.0, two);
+        for number in ours.numbers.values_mut() {
+            let (low, high) = (number.value * 0.999, number.value * 1.001);
+            number.interval = Some(vtax_report::stats::Interval { low, high });
+            number.varies = "blocks".into();
+        }
+        let figures = catalogue.select(None).unwrap();
+        let entries = compare(&catalogue, &figures, &ours).unwrap();
+        assert_eq!(entries[0].verdict(), Some(FigureVerdict::SameDirection));
+        assert_eq!(entries[0].same_size(), badges == 4, "{two}");
+        let page = page(&catalogue, &entries);
+        assert_eq!(page.matches(BADGE).count(), badges, "{two}: {page}");
+        let table = crate::claims::markdown(&entries, "p", "page.html");
+        assert_eq!(table.contains("same direction, same size"), badges == 4);
+    }
+}
+
+#[test]
+fn each_claim_stands_with_both_numbers_outside_of_what_is_folded() {
+    let page = whole_page(None).unwrap();
+    let catalogue = Catalogue::read().unwrap();
+    let summaries = page.split("<summary>").skip(1);
+    let shown: String = summaries
+        .filter_map(|rest| Some(rest.split_once("</summary>")?.0))
+        .collect();
+    assert_eq!(
+        shown.matches("<span class=\"both\">published ").count(),
+        catalogue.claims.len()
+    );
+    assert!(shown.contains("published 8.15× · ours 4.3× ["), "{shown}");
+}
+
+#[test]
+fn the_page_says_direction_and_size_and_nowhere_agrees() {
+    let page = whole_page(None).unwrap();
+    let text = page.split("</style>").last().unwrap();
+    for word in [" agrees", ">as published<"] {
+        assert!(!text.contains(word), "{word}");
+    }
+    let (lede, _) = text
+        .split_once("class=\"lede\">")
+        .unwrap()
+        .1
+        .split_once("</p>")
+        .unwrap();
+    assert!(
+        lede.starts_with("Of ") && lede.contains("figures that we could judge"),
+        "{lede}"
+    );
 }
 
 #[test]
@@ -257,15 +314,12 @@ fn a_figure_is_measured_in_full_only_without_gaps() {
         change(&mut ours);
         let figures = catalogue.select(None).unwrap();
         let entries = compare(&catalogue, &figures, &ours).unwrap();
-        (entries[0].measured(), summary(&entries))
+        (entries[0].measured(), coverage(&entries))
     };
     let gap = ATLAS.replace("id = \"fig-1\"", "id = \"fig-1\"\nmissing = \"the wall\"");
     let (whole, words) = measured(ATLAS, |_| ());
     assert_eq!(whole, Measured::Fully);
-    assert!(
-        words.contains("1 figure, of which 1 measured in full, 0 in part and 0 not"),
-        "{words}"
-    );
+    assert_eq!(words, "1 figure: 1 measured in full, 0 in part, 0 not");
     assert_eq!(measured(&gap, |_| ()).0, Measured::Partly);
     let without_two = |ours: &mut Ours| ours.numbers.retain(|key, _| key.treatment == "one");
     assert_eq!(measured(ATLAS, without_two).0, Measured::Partly);

@@ -94,6 +94,29 @@ const LOOK: &str = r#"(() => {
   return { ...worst, wide: document.documentElement.scrollWidth - document.documentElement.clientWidth };
 })()"#;
 
+/// The number of tables of which a part cannot be seen: they are wider than their box, and it does not scroll, or the
+/// names of rows do not stay in view in it.
+const CUT: &str = r"[...document.querySelectorAll('table')].filter((table) => {
+  const box = table.closest('.scroll') ?? document.documentElement;
+  if (!table.checkVisibility() || table.scrollWidth <= box.clientWidth) { return false; }
+  if (!['auto', 'scroll'].includes(getComputedStyle(box).overflowX)) { return true; }
+  box.scrollLeft = box.scrollWidth;
+  const name = table.querySelector('tbody th');
+  const gone = name !== null && name.getBoundingClientRect().left < box.getBoundingClientRect().left - 1;
+  box.scrollLeft = 0;
+  return gone;
+}).length";
+
+/// The least room at the right of a graph for half of a time, in pixels: a tick may be at the last moment.
+const ROOM: &str = r"(() => {
+  const pen = document.createElement('canvas').getContext('2d');
+  pen.font = '12px system-ui, sans-serif';
+  const half = pen.measureText('00:00:00').width / 2;
+  const rooms = [...document.querySelectorAll('.u-wrap')].filter((plot) => plot.checkVisibility()).map((plot) =>
+    plot.querySelector('canvas').getBoundingClientRect().right - plot.querySelector('.u-over').getBoundingClientRect().right - half);
+  return Math.min(...rooms);
+})()";
+
 /// Unfolds all that is folded.
 const UNFOLD: &str =
     "document.querySelectorAll('details').forEach((part) => { part.open = true; })";
@@ -113,6 +136,7 @@ fn looked_at(browser: &mut Browser, address: &str, ready: &str) {
         let at = format!("{address} at {width} px, {theme}: {look}");
         assert!(look["ratio"].as_f64().unwrap() >= 4.5, "contrast: {at}");
         assert_eq!(look["wide"], 0, "sideways: {at}");
+        assert_eq!(browser.eval(CUT), 0, "a table is cut: {at}");
         assert_eq!(browser.complaints(), Vec::<String>::new(), "{at}");
     }
     browser.screen(1280, "light");
@@ -169,6 +193,11 @@ fn the_page_works_in_a_browser() {
         &format!("{page}/#/host"),
         &format!("{rows} === 40"),
     );
+    for width in [360, 1280] {
+        browser.screen(width, "light");
+        let room = browser.eval(ROOM);
+        assert!(room.as_f64().unwrap() >= 0.0, "{width} px: {room}");
+    }
     let background = "getComputedStyle(document.body).backgroundColor";
     let light = browser.eval(background);
     browser.until(&format!("document.body.innerText.includes({HOSTILE:?})"));
@@ -285,6 +314,14 @@ fn the_page_works_in_a_browser() {
         &format!("{page}/#/results"),
         &format!("{list} === 3"),
     );
+    // A run is titled by its directory; the plan's name is beside it where it is another.
+    let titles =
+        "[...document.querySelectorAll('.runs .title')].map((one) => one.innerText).join(' | ')";
+    let titles = browser.eval(titles);
+    let titles = titles.as_str().unwrap();
+    for title in ["one of ", "a/two of ", "going of "] {
+        assert!(titles.contains(title), "{titles}");
+    }
     browser.eval("(() => { const find = document.querySelector('input'); find.value = 'different a/two'; find.dispatchEvent(new Event('input')); })()");
     browser.until(&format!("{list} === 1"));
     // The search covers the texts of a run, not the names of the fields in its record.
