@@ -95,6 +95,12 @@ impl Meters {
         }
     }
 
+    /// Whether the host's energy is measured, not modelled.
+    pub fn is_measured(&self) -> bool {
+        let mut series = self.energy.iter();
+        series.any(|(_, source)| *source == Source::Measured)
+    }
+
     /// The meters as instruments of one trial.
     pub fn instruments(&self) -> Vec<Box<dyn Instrument>> {
         self.open

@@ -221,7 +221,13 @@ fn remove_in(cache: &Path) -> Result<Vec<PathBuf>, HostError> {
 /// # Errors
 /// When there is no cache directory.
 pub fn list() -> Result<Vec<PathBuf>, HostError> {
-    Ok(builds(&image::cache_dir()?))
+    let own = image::cache_dir()?;
+    let mut built = builds(&own);
+    // Those in the cache that root fills are used by every user.
+    if own != Path::new(image::SHARED) {
+        built.extend(builds(Path::new(image::SHARED)));
+    }
+    Ok(built)
 }
 
 fn builds(cache: &Path) -> Vec<PathBuf> {

@@ -186,7 +186,13 @@ pub fn available(hypervisor: Hypervisor) -> Result<String, HostError> {
 /// # Errors
 /// When there is no cache directory, or it cannot be read.
 pub fn list() -> Result<Vec<CachedHost>, HostError> {
-    list_in(&image::cache_dir()?)
+    let own = image::cache_dir()?;
+    let mut kept = list_in(&own)?;
+    // Those in the cache that root fills are used by every user.
+    if own != Path::new(image::SHARED) {
+        kept.extend(list_in(Path::new(image::SHARED))?);
+    }
+    Ok(kept)
 }
 
 fn list_in(cache: &Path) -> Result<Vec<CachedHost>, HostError> {
@@ -461,7 +467,8 @@ fn run(mut command: Command) -> Result<(), HostError> {
     Err(HostError::program(line, &output))
 }
 
-/// The bytes that a tree takes on the disk. A file that is removed during the count takes none.
+/// The bytes that a tree takes on the disk, without what this user may not read. A file that is removed during the count
+/// takes none.
 fn allocated(tree: &Path) -> Result<u64, HostError> {
     let mut sum = 0;
     let mut waiting = vec![tree.to_owned()];
@@ -474,7 +481,14 @@ fn allocated(tree: &Path) -> Result<u64, HostError> {
         sum += (metadata.blocks() * 512).max(4096);
         if metadata.is_dir() {
             let entries = match fs::read_dir(&path) {
-                Err(cause) if cause.kind() == ErrorKind::NotFound => continue,
+                Err(cause)
+                    if matches!(
+                        cause.kind(),
+                        ErrorKind::NotFound | ErrorKind::PermissionDenied
+                    ) =>
+                {
+                    continue;
+                }
                 found => found.map_err(HostError::file("read", &path))?,
             };
             for entry in entries {

@@ -18,7 +18,7 @@ use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
-use values::ValueError;
+use values::{ValueError, known};
 use vtax_args::FormatArgs;
 use vtax_args::time::between;
 use vtax_lab::place::Hypervisor;
@@ -142,7 +142,7 @@ pub struct ExplainArgs {
 
 #[derive(Debug, Args)]
 pub struct HelpArgs {
-    /// The command, or exit-status or environment.
+    /// The command, or a topic: exit-status, environment or charging.
     #[arg(value_name = "COMMAND")]
     pub words: Vec<String>,
 }
@@ -186,11 +186,13 @@ pub enum TestbedCommand {
     /// Build a host's image now, or the QEMU that emulates hosts best, if it has not been built yet.
     Build {
         /// `kvm` or `xen`: what runs on the host; or `qemu`.
+        #[arg(value_parser = known(TestbedPart::from_str, || vec!["kvm", "xen", "qemu"]))]
         part: TestbedPart,
     },
     /// Boot a host with this terminal as its console; `poweroff` ends it.
     Shell {
         /// What runs on it: `kvm` or `xen`.
+        #[arg(value_parser = known(Hypervisor::from_str, || vec!["kvm", "xen"]))]
         hypervisor: Hypervisor,
         /// Settings of the testbed, a TOML file.
         #[arg(long, value_name = "FILE")]
@@ -201,6 +203,7 @@ pub enum TestbedCommand {
     /// Remove a host's images, or the QEMU that was built, from the cache.
     Rm {
         /// `kvm` or `xen`: what runs on the host; or `qemu`.
+        #[arg(value_parser = known(TestbedPart::from_str, || vec!["kvm", "xen", "qemu"]))]
         part: TestbedPart,
     },
     /// Compute cycles and watts of results from a testbed again, with another cost model.

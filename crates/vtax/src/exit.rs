@@ -3,11 +3,15 @@
 
 use crate::commands::one_liner::CommandLineError;
 use crate::commands::{GatesNotPassed, NothingCounts};
+use rustix::process::geteuid;
 use std::error::Error;
+use std::ffi::OsString;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use vtax_host::HostError;
 use vtax_lab::LabError;
+use vtax_load::workload::command::words::join;
 use vtax_report::compare::NothingShared;
 use vtax_report::gate::{GateError, GateOutcome};
 
@@ -68,12 +72,44 @@ impl From<Exit> for ExitCode {
 #[error("{0}")]
 pub struct CannotHere(pub &'static str);
 
-/// A run that needs root, for another user.
+/// A command that needs root, of another user.
 #[derive(Debug, thiserror::Error)]
-#[error("{command}   # a run makes namespaces, mounts and control groups, which needs root")]
+#[error("{command}   # {why}, which needs root")]
 pub struct NeedsRoot {
     /// The command to type.
-    pub command: String,
+    command: String,
+    /// What it does.
+    why: &'static str,
+}
+
+impl NeedsRoot {
+    /// Checks that this process is root's.
+    ///
+    /// # Errors
+    /// When it is not; with this process's command line as root would type it.
+    pub fn check(why: &'static str) -> Result<(), Self> {
+        match geteuid().is_root() {
+            true => Ok(()),
+            false => Err(Self::of(std::env::args_os().skip(1), why)),
+        }
+    }
+
+    /// The error that names a command line of vtax. sudo does not look for programs where users install them.
+    pub fn of(arguments: impl IntoIterator<Item = OsString>, why: &'static str) -> Self {
+        let program = std::env::current_exe().ok();
+        let is_found = |path: &PathBuf| {
+            let folders = ["/usr/bin", "/usr/local/bin"].map(Path::new);
+            path.parent()
+                .is_some_and(|folder| folders.contains(&folder))
+        };
+        let program = program.filter(|path| !is_found(path));
+        let program = program.map_or_else(|| "vtax".to_owned(), |path| path.display().to_string());
+        let words = arguments.into_iter();
+        let words = words.map(|word| word.to_string_lossy().into_owned());
+        let words: Vec<String> = std::iter::once(program).chain(words).collect();
+        let command = format!("sudo {}", join(&words));
+        Self { command, why }
+    }
 }
 
 /// Whether a program, device or kernel feature that the command needs is missing or does not work.

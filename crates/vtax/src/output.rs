@@ -3,8 +3,10 @@
 //! through [`terminal::stdout`], what is for programs through [`terminal::data`].
 
 use std::fmt::Arguments;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 use vtax_core::terminal;
+use vtax_files::FileError;
 
 /// Writes formatted text for people to standard output; [`out!`] and [`outln!`] call it.
 ///
@@ -23,6 +25,14 @@ pub fn cannot_write(cause: io::Error) -> io::Error {
         cause.kind(),
         format!("cannot write to standard output: {cause}"),
     )
+}
+
+/// Adds the file to the cause. An error of another kind than the kernel's is of what was to be written.
+pub fn cannot_write_to(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |cause| match cause.kind() {
+        ErrorKind::Other => cause,
+        _ => FileError::of("write", path)(cause).into(),
+    }
 }
 
 /// Writes a line for programs to standard output: JSON.

@@ -32,7 +32,7 @@ fn add_command(page: &mut String, path: &str, command: &clap::Command, depth: us
         return;
     }
     let mut shown = command.clone().bin_name(path).term_width(100);
-    let help = shown.render_long_help().to_string();
+    let help = shown.render_help().to_string();
     let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
     let marks = "#".repeat(depth);
     write!(
@@ -61,6 +61,9 @@ fn command_line() -> String {
             2,
         );
     }
+    for (name, text) in help::TOPICS.iter().filter(|(name, _)| *name == "charging") {
+        write!(page, "\n## vtax help {name}\n\n```text\n{text}\n```\n").unwrap();
+    }
     page
 }
 
@@ -69,7 +72,7 @@ fn exit_codes() -> String {
         "Exit statuses and environment",
         "Every command has these. `vtax help exit-status` and `vtax help environment` print them.",
     );
-    for (name, text) in help::TOPICS {
+    for (name, text) in help::TOPICS.iter().filter(|(name, _)| *name != "charging") {
         write!(page, "\n## {name}\n\n```text\n{text}\n```\n").unwrap();
     }
     page.push_str(

@@ -57,7 +57,7 @@ impl Diagnostic {
         self
     }
 
-    /// Sets the remedy to the nearest of `valid`, or to all of `valid` when none is near.
+    /// Sets the remedy to the nearest of `valid`, or to all of `valid` when none is near. A key may be written without its group.
     #[must_use]
     pub fn nearest<'a>(self, found: &str, valid: impl IntoIterator<Item = &'a str>) -> Self {
         let mut valid: Vec<&str> = valid.into_iter().collect();
@@ -65,7 +65,11 @@ impl Diagnostic {
         valid.dedup();
         let best = valid
             .iter()
-            .map(|candidate| (strsim::jaro_winkler(found, candidate), *candidate))
+            .map(|candidate| {
+                let last = candidate.rsplit('.').next().unwrap_or(candidate);
+                let [whole, part] = [candidate, last].map(|name| strsim::jaro_winkler(found, name));
+                (whole.max(part), *candidate)
+            })
             .max_by(|a, b| a.0.total_cmp(&b.0));
         match best {
             Some((similarity, candidate)) if similarity > 0.75 => {
@@ -139,6 +143,8 @@ mod tests {
 
     #[test]
     fn the_nearest_valid_word_is_suggested_and_a_far_one_lists_all() {
+        let in_group = Diagnostic::at("", 0, "").nearest("mtuu", ["link.mtu", "seed"]);
+        assert_eq!(in_group.help.as_deref(), Some("did you mean `link.mtu`?"));
         let near = Diagnostic::at("", 0, "").nearest("repetition", ["repetitions", "seed"]);
         assert_eq!(near.help.as_deref(), Some("did you mean `repetitions`?"));
         let far = Diagnostic::at("", 0, "").nearest("zzz", ["repetitions", "seed"]);

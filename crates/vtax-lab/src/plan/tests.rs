@@ -336,10 +336,84 @@ fn the_expected_time_has_an_idle_phase_for_each_block_of_a_plan_with_a_meter() {
         let all = treatments(&plan, &catalogue);
         (plan.expected_time(&all, &catalogue), plan.repetitions)
     };
-    let (without, _) = expected("auto", "0s");
-    let (with, blocks) = expected("auto", "7s");
+    let (without, _) = expected("powercap", "0s");
+    let (with, blocks) = expected("powercap", "7s");
     assert_eq!(with - without, Duration::from_secs(7) * blocks);
-    assert_eq!(expected("none", "7s").0, without);
+    for other in ["none", "model"] {
+        assert_eq!(expected(other, "7s").0, without, "{other}");
+    }
+}
+
+#[test]
+fn the_expected_time_of_a_command_is_within_a_factor_of_1_5_of_what_trials_took() {
+    // The mean time of a trial on two processors without a meter, in seconds; VMs were emulated, for want of KVM.
+    let catalogue = Catalogue::standard();
+    for (platform, load, took) in [
+        (
+            "native",
+            "sysbench cpu --cpu-max-prime=2000 --time=2 run",
+            2.28,
+        ),
+        (
+            "qemu",
+            "sysbench cpu --cpu-max-prime=2000 --time=2 run",
+            6.52,
+        ),
+        ("native", "sysbench cpu run", 10.2),
+        ("qemu", "sysbench cpu run", 14.6),
+        ("container", "wrk -t1 -c4 -d2s http://127.0.0.1:8080/", 2.9),
+    ] {
+        let text = format!(
+            "name = \"a\"\nrepetitions = 4\nwarmup = \"0s\"\n[[platform]]\nkind = \"{platform}\"\n\
+             [[workload]]\nkind = \"command\"\nload = \"{load}\"\n"
+        );
+        let plan = Plan::read("plan.toml", &text, &catalogue).unwrap();
+        let one = treatments(&plan, &catalogue).remove(0);
+        let overhead = catalogue.platform(platform).unwrap().expected_overhead();
+        let is_emulated = overhead > Duration::from_secs(2);
+        let expected = one.expected_time(&plan, &catalogue).as_secs_f64();
+        let factor = expected / took;
+        assert!(
+            (1.0 / 1.5..1.5).contains(&factor) || platform == "qemu" && !is_emulated,
+            "{platform} {load}: {expected} s, and it took {took} s"
+        );
+    }
+}
+
+#[test]
+fn runs_of_a_command_before_the_measured_one_are_counted_and_a_warm_up_is_not() {
+    let catalogue = Catalogue::standard();
+    let expected = |lines: &str| {
+        let text = format!(
+            "name = \"a\"\nrepetitions = 1\nwarmup = \"9s\"\n[[platform]]\nkind = \"native\"\n\
+             [[workload]]\nkind = \"command\"\n{lines}\n"
+        );
+        let plan = Plan::read("plan.toml", &text, &catalogue).unwrap();
+        let one = treatments(&plan, &catalogue).remove(0);
+        let time = one.expected_time(&plan, &catalogue).as_millis();
+        (time, one.assumption(&catalogue).is_some())
+    };
+    assert_eq!(
+        expected("load = \"sysbench cpu --time=2 run\""),
+        (2200, false)
+    );
+    let twice = "load = \"sysbench cpu --time=2 run\"\nwarmup_runs = 1";
+    assert_eq!(expected(twice), (4200, false));
+    // Nothing says how long another command takes.
+    assert_eq!(expected("load = \"true\""), (3200, true));
+}
+
+#[test]
+fn a_misspelt_setting_of_a_workload_suggests_the_nearest_one() {
+    for key in ["ratte", "load.ratte"] {
+        let text = format!(
+            "name = \"a\"\nrepetitions = 1\n[[platform]]\nkind = \"native\"\n\
+             [[workload]]\nkind = \"http-rate\"\n{key} = 5\n"
+        );
+        let wrong = Plan::read("plan.toml", &text, &Catalogue::standard()).unwrap_err();
+        let printed = wrong.to_string();
+        assert!(printed.contains("did you mean `rate`?"), "{printed}");
+    }
 }
 
 #[test]

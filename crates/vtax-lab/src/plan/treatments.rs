@@ -5,9 +5,13 @@ use super::{
     Catalogue, Entry, NEIGHBOURS, NeighbourKind, Objective, Plan, Profile, SETTINGS_OF_A_GUEST,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 use std::time::Duration;
 use vtax_host::cell::{BESIDE, CLIENT_PLACE, TARGET};
+use vtax_host::meters::{self, Meters};
+use vtax_host::roots::Roots;
 use vtax_host::settings::{Level, Settings};
+use vtax_load::workload::{Extent, command};
 use vtax_report::results::Treatment;
 
 /// A treatment with everything needed to run it.
@@ -268,7 +272,7 @@ fn label(platform: &str, workload: &str, levels: &BTreeMap<String, Level>) -> St
 }
 
 impl Plan {
-    /// Returns a rough estimate of the time of the whole plan, from the overhead of its platforms.
+    /// Returns an estimate of the time of the whole plan on this host.
     pub fn expected_time(
         &self,
         treatments: &[PlannedTreatment],
@@ -281,16 +285,31 @@ impl Plan {
         (self.idle_phase() + block) * self.repetitions
     }
 
-    /// Returns the length of the idle phase before each block on a real host; zero without meters. A model has none.
-    fn idle_phase(&self) -> Duration {
-        let mut meters = self.meters.iter();
-        let has_meter = meters.any(|name| name != "none" && name != "model");
-        if has_meter { self.idle } else { Duration::ZERO }
+    /// Returns the length of the idle phase before each block on this host; zero without a meter. A model has none.
+    pub(crate) fn idle_phase(&self) -> Duration {
+        let is_metered = |name: &String| match name.as_str() {
+            "none" | "model" => false,
+            "auto" => *HAS_METER,
+            _ => true,
+        };
+        match self.meters.iter().any(is_metered) {
+            true => self.idle,
+            false => Duration::ZERO,
+        }
     }
 }
 
+/// Whether a meter of this host measures it.
+static HAS_METER: LazyLock<bool> = LazyLock::new(|| {
+    let opened = meters::open(&Roots::host()).map(|opened| opened.meters);
+    Meters::of(opened.unwrap_or_default()).is_measured()
+});
+
+/// The time that is counted for a run of a command of which nothing says how long it takes, until a trial has ended.
+const UNKNOWN_COMMAND: Duration = Duration::from_secs(3);
+
 impl PlannedTreatment {
-    /// Returns a rough estimate of the time of one trial.
+    /// Returns an estimate of the time of one trial.
     pub fn expected_time(&self, plan: &Plan, catalogue: &Catalogue) -> Duration {
         let others = self.neighbours.iter().map(|guest| &guest.platform_kind);
         let overhead: Duration = std::iter::once(&self.record.platform_kind)
@@ -298,7 +317,41 @@ impl PlannedTreatment {
             .filter_map(|kind| catalogue.platform(kind))
             .map(|platform| platform.expected_overhead())
             .sum();
+        overhead + self.loaded_time(plan, catalogue)
+    }
+
+    /// Returns an estimate of the time under load. A run to completion has a warm-up only where loads already run beside it.
+    fn loaded_time(&self, plan: &Plan, catalogue: &Catalogue) -> Duration {
         let guests = 1 + self.neighbours.len();
-        overhead + plan.warmup + self.profile.longest(plan.duration, guests)
+        if !self.ends_itself(catalogue) {
+            return plan.warmup + self.profile.longest(plan.duration, guests);
+        }
+        if self.record.workload_kind != command::KIND {
+            return plan.duration;
+        }
+        let one = command::run_time(&self.settings).unwrap_or(UNKNOWN_COMMAND);
+        let warmup = match guests {
+            1 => Duration::ZERO,
+            _ => plan.warmup,
+        };
+        warmup + one * command::runs(&self.settings)
+    }
+
+    /// Whether its load ends when the work is done.
+    fn ends_itself(&self, catalogue: &Catalogue) -> bool {
+        let workload = catalogue.workload(&self.record.workload_kind);
+        let extent = workload.map(|one| one.extent(&self.settings));
+        self.profile == Profile::Steady && extent == Some(Extent::ToCompletion)
+    }
+
+    /// Returns what the estimate assumes, in words; `None` where it is known.
+    pub(crate) fn assumption(&self, catalogue: &Catalogue) -> Option<String> {
+        let is_unknown = self.record.workload_kind == command::KIND
+            && self.ends_itself(catalogue)
+            && command::run_time(&self.settings).is_none();
+        is_unknown.then(|| {
+            let seconds = UNKNOWN_COMMAND.as_secs();
+            format!("how long the command takes is not known: until a trial has ended, {seconds} s are counted for a run")
+        })
     }
 }

@@ -68,7 +68,7 @@ pub struct RunOptions {
     pub state_dir: PathBuf,
     /// The place, as the results record it.
     pub place: String,
-    /// `Emulated` when this host is emulated: no number of it has a better flag.
+    /// `Simulated` when this host is an emulated one: no number of it has a better flag.
     pub host: Source,
     /// Instruments of an emulated host that its emulator supplies.
     pub own: Option<Arc<dyn OwnInstruments>>,
@@ -182,7 +182,7 @@ pub fn run_experiment(
     let roots = Roots::host();
     let mut note = |message: String| progress.event(Event::Note { message });
     // An emulated host has no other programs, and a wait would change results that repeat exactly.
-    let is_shared = options.host != Source::Emulated;
+    let is_shared = options.host != Source::Simulated;
     if is_shared && let Some(disturbance) = busy::wait(&roots, Duration::ZERO, signals)? {
         note(disturbance);
     }
@@ -269,7 +269,8 @@ impl Runner<'_> {
         progress: &mut dyn Progress,
     ) -> Result<RunSummary, LabError> {
         let began = Instant::now();
-        let mut estimate = Estimate::default();
+        let treatments = self.results.run().treatments.iter();
+        let mut estimate = Estimate::of(treatments.map(|one| one.platform.clone()).collect());
         let rest = |queue: &Queue, estimate: &Estimate, experiment: &dyn Experiment| {
             let expected = |treatment| experiment.expected(treatment);
             let rest = estimate.remaining(queue.treatments(), &expected);
@@ -325,7 +326,8 @@ impl Runner<'_> {
             let trial = trial::run(experiment, assignment, treatment, journal, writer, watchers)?;
             let clock = began_at.remove(&assignment.index);
             let took = clock.map_or(Duration::ZERO, |clock| clock.elapsed());
-            estimate.saw(assignment.treatment, took);
+            let expected = experiment.expected(assignment.treatment);
+            estimate.saw(assignment.treatment, took, expected);
             summary.ran += 1;
             let failed = match &trial.outcome {
                 TrialOutcome::Complete => None,

@@ -184,30 +184,58 @@ impl<F: FnMut(Event)> Progress for F {
     }
 }
 
-/// Estimates the time for the rest of a run from the mean time of earlier trials of the same treatment.
+/// Estimates the time for the rest of a run: what is expected of each trial, and by how much those that ended differed
+/// from it.
 #[derive(Debug, Default)]
 pub(super) struct Estimate {
-    seen: std::collections::HashMap<usize, (Duration, u32)>,
+    /// The platform of each treatment.
+    platforms: Vec<String>,
+    /// By treatment: the seconds by which its trials exceeded what was expected, and their number.
+    seen: BTreeMap<usize, (f64, u32)>,
 }
 
 impl Estimate {
-    pub(super) fn saw(&mut self, treatment: usize, took: Duration) {
-        let entry = self.seen.entry(treatment).or_default();
-        entry.0 += took;
-        entry.1 += 1;
+    /// An estimate without a trial, of treatments on these platforms.
+    pub(super) fn of(platforms: Vec<String>) -> Self {
+        Self {
+            platforms,
+            ..Self::default()
+        }
     }
 
-    /// Returns the time for `rest` (treatment indices), with `expected` for treatments without an earlier trial.
+    pub(super) fn saw(&mut self, treatment: usize, took: Duration, expected: Duration) {
+        let (excess, count) = self.seen.entry(treatment).or_default();
+        *excess += took.as_secs_f64() - expected.as_secs_f64();
+        *count += 1;
+    }
+
+    /// Returns the time for `rest` (treatment indices), of which `expected` is known.
     pub(super) fn remaining(
         &self,
         rest: impl Iterator<Item = usize>,
         expected: &dyn Fn(usize) -> Duration,
     ) -> Duration {
-        rest.map(|treatment| match self.seen.get(&treatment) {
-            Some((total, count)) if *count > 0 => *total / *count,
-            _ => expected(treatment),
+        rest.map(|treatment| {
+            let seconds = expected(treatment).as_secs_f64() + self.excess(treatment);
+            Duration::try_from_secs_f64(seconds).unwrap_or_default()
         })
         .sum()
+    }
+
+    /// The mean excess of ended trials of the same treatment; without one, of the same platform; without one, of any: most
+    /// platforms run the same load.
+    fn excess(&self, treatment: usize) -> f64 {
+        let platform = self.platforms.get(treatment);
+        let mean = |is_like: &dyn Fn(usize) -> bool| {
+            let like = self.seen.iter().filter(|(number, _)| is_like(**number));
+            let (excess, count) =
+                like.fold((0.0, 0), |sum, (_, one)| (sum.0 + one.0, sum.1 + one.1));
+            (count > 0).then(|| excess / f64::from(count))
+        };
+        mean(&|number| number == treatment)
+            .or_else(|| mean(&|number| self.platforms.get(number) == platform))
+            .or_else(|| mean(&|_| true))
+            .unwrap_or_default()
     }
 }
 
@@ -255,11 +283,23 @@ mod tests {
     }
 
     #[test]
-    fn the_estimate_uses_the_mean_of_what_was_seen_and_the_plan_for_the_rest() {
-        let mut estimate = Estimate::default();
-        estimate.saw(0, Duration::from_secs(2));
-        estimate.saw(0, Duration::from_secs(4));
-        let rest = estimate.remaining([0, 0, 1].into_iter(), &|_| Duration::from_secs(10));
-        assert_eq!(rest, Duration::from_secs(16));
+    fn the_rest_is_estimated_by_the_trials_of_a_treatment_then_of_its_platform_then_by_all() {
+        let mut estimate = Estimate::of(["native", "native", "vm"].map(str::to_owned).into());
+        let expected = |treatment: usize| Duration::from_secs([3, 13, 7][treatment]);
+        let rest = |estimate: &Estimate, of: usize| {
+            let rest = estimate.remaining(std::iter::once(of), &expected);
+            (rest.as_secs_f64() * 10.0).round() / 10.0
+        };
+        assert_eq!([0, 1, 2].map(|of| rest(&estimate, of)), [3.0, 13.0, 7.0]);
+        // A command of 20 s, of which nothing was known.
+        estimate.saw(0, Duration::from_secs(20), expected(0));
+        assert_eq!([0, 1, 2].map(|of| rest(&estimate, of)), [20.0, 30.0, 24.0]);
+        estimate.saw(0, Duration::from_secs(22), expected(0));
+        estimate.saw(2, Duration::from_secs(4), expected(2));
+        assert_eq!([0, 1, 2].map(|of| rest(&estimate, of)), [21.0, 31.0, 4.0]);
+        // Of a treatment that ends sooner than its platform, nothing is left rather than less.
+        let mut fast = Estimate::of(["native", "native"].map(str::to_owned).into());
+        fast.saw(1, Duration::ZERO, expected(1));
+        assert_eq!(rest(&fast, 0), 0.0);
     }
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The help of vtax: commands in groups, two examples for each command, and topics that belong to no command.
+//! The help of vtax: commands in groups, two examples for each command, and topics that belong to no command. Man pages and
+//! completions are made from the same parser.
 
 use super::Cli;
-use clap::{Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory};
 
 /// The commands by purpose, in the order of the help.
 pub const GROUPS: [(&str, &[&str]); 5] = [
@@ -25,7 +26,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
 ];
 
 /// Help that belongs to no command: the word after `vtax help`, and the text.
-pub const TOPICS: [(&str, &str); 2] = [
+pub const TOPICS: [(&str, &str); 3] = [
     (
         "exit-status",
         "\
@@ -50,6 +51,28 @@ Environment:
   VTAX_WALL_METER   the wall meter, as sigrok names it: DRIVER:conn=PORT
   VTAX_WALL_VOLTS   the volts that go with a wall meter of amperes
   VTAX_POWER_MODEL  the power model, a file of `vtax meter calibrate`",
+    ),
+    (
+        "charging",
+        "\
+Charging, of every command that shows what guests cost:
+  --method METHOD     how soft interrupts are charged
+                        auto     traced where BPF works, else counted
+                        traced   by BPF programs; an error where BPF does not work
+                        counted  by what each guest exchanged, and the weights
+                        both     the traced charge is shown; `vtax charge` writes the records of each
+  --weights WEIGHTS   the costs of exchanges, relative to each other, where soft interrupts are
+                      counted: NAME=NUMBER with commas between, of received, sent (packets),
+                      kibibyte, block-request, other (soft interrupts that do no I/O)
+                      `vtax accuracy` fits them to a host
+  --idle RULE         the party that pays for the energy of an idle host
+                        host         the host
+                        equal        all guests alike
+                        reservation  guests by their processors
+  --idle-watts WATTS  the power of the idle host
+                      Without it the power is learned from intervals in which the processors were
+                      idle (busy for 5 % or less). With a real meter energy is not charged before
+                      the first of them.",
     ),
 ];
 
@@ -116,20 +139,6 @@ pub const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
                 "vtax plan show papers/rossi > rossi.toml",
                 "a plan, to change",
             ),
-        ],
-    ),
-    (
-        "plan list",
-        [
-            ("vtax plan list", "the plans of vtax"),
-            ("vtax plan list --json", "the same for a program"),
-        ],
-    ),
-    (
-        "plan show",
-        [
-            ("vtax plan show network-tax", "a plan of vtax"),
-            ("vtax plan show network-tax > plan.toml", "a copy to change"),
         ],
     ),
     (
@@ -524,11 +533,167 @@ pub const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
     ),
 ];
 
+/// The longest list of values that stands in the text of an option. A longer one is for completions.
+const MOST_VALUES: usize = 20;
+
 /// The whole command line, with the help of each command.
 pub fn parser() -> Command {
-    let command = with_examples(Cli::command(), "");
+    let command = on_one_line(documented());
     let summary = summary(&command);
     command.override_help(summary)
+}
+
+/// The command line with values in the texts of options, and with examples.
+fn documented() -> Command {
+    with_examples(with_values(Cli::command()), "")
+}
+
+/// Adds the values that an argument takes to its text, in place of a line for each.
+fn with_values(command: Command) -> Command {
+    let command = command.mut_args(|argument| {
+        let values = argument.get_possible_values();
+        let names: Vec<&str> = values.iter().map(|value| value.get_name()).collect();
+        // A flag has the values true and false.
+        let takes = argument.get_action().takes_values();
+        let ([first @ .., last], true) = (names.as_slice(), takes) else {
+            return argument;
+        };
+        let help = argument.get_help().map(ToString::to_string);
+        let help = help.unwrap_or_default();
+        let argument = argument.hide_possible_values(true);
+        if names.len() > MOST_VALUES || names.iter().all(|name| help.contains(name)) {
+            return argument;
+        }
+        let or = if first.is_empty() { "" } else { " or " };
+        argument.help(format!("{help}: {}{or}{last}", first.join(", ")))
+    });
+    command.mut_subcommands(with_values)
+}
+
+/// Puts the text of each option beside it. Without a long text anywhere, clap has this layout for `--help`, too.
+fn on_one_line(command: Command) -> Command {
+    let long = command.get_long_about().map(ToString::to_string);
+    let command = match long.as_deref().and_then(|long| long.split_once("\n\n")) {
+        None => command,
+        Some((_, more)) => command.before_help(more.to_owned()).help_template(
+            "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}",
+        ),
+    };
+    let command = command.long_about(None::<&str>);
+    command.mut_subcommands(on_one_line)
+}
+
+/// The command line as man pages show it, with a synopsis that has the values of options.
+pub fn manual() -> Command {
+    let mut command = documented().disable_help_subcommand(true);
+    command.build();
+    with_synopsis(command)
+}
+
+fn with_synopsis(command: Command) -> Command {
+    let name = command.get_bin_name().unwrap_or("vtax").to_owned();
+    let visible = || command.get_arguments().filter(|one| !one.is_hide_set());
+    let options = visible().filter(|one| !one.is_positional()).map(option);
+    let mut places: Vec<&Arg> = visible().filter(|one| one.is_positional()).collect();
+    places.sort_by_key(|one| one.get_index());
+    let below = match (
+        command.has_subcommands(),
+        command.is_subcommand_required_set(),
+    ) {
+        (false, _) => None,
+        (true, true) => Some("COMMAND".to_owned()),
+        (true, false) => Some("[COMMAND]".to_owned()),
+    };
+    let words = options.chain(places.into_iter().map(place)).chain(below);
+    let words: Vec<String> = std::iter::once(name).chain(words).collect();
+    command
+        .override_usage(words.join(" "))
+        .mut_subcommands(with_synopsis)
+}
+
+/// The names of an argument's values.
+fn values(argument: &Arg) -> String {
+    let names = argument.get_value_names().unwrap_or_default();
+    names.join(" ")
+}
+
+/// An option in a synopsis: `[--results DIR]`.
+fn option(argument: &Arg) -> String {
+    let name = match (argument.get_long(), argument.get_short()) {
+        (Some(long), _) => format!("--{long}"),
+        (None, short) => format!("-{}", short.unwrap_or_default()),
+    };
+    let value = match argument.get_action().takes_values() {
+        true => values(argument),
+        false => String::new(),
+    };
+    let is_optional = argument
+        .get_num_args()
+        .is_some_and(|some| some.min_values() == 0);
+    let word = match (value.as_str(), is_optional) {
+        ("", _) => name,
+        (value, true) => format!("{name} [{value}]"),
+        (value, false) => format!("{name} {value}"),
+    };
+    match argument.is_required_set() {
+        true => word,
+        false => format!("[{word}]"),
+    }
+}
+
+/// A positional argument in a synopsis: `PLAN`, `[PLAN]`, `RESULTS...`, `[-- COMMAND...]`.
+fn place(argument: &Arg) -> String {
+    let many = argument
+        .get_num_args()
+        .is_some_and(|some| some.max_values() > 1);
+    let before = if argument.is_last_set() { "-- " } else { "" };
+    let word = format!(
+        "{before}{}{}",
+        values(argument),
+        if many { "..." } else { "" }
+    );
+    match argument.is_required_set() {
+        true => word,
+        false => format!("[{word}]"),
+    }
+}
+
+/// The command line as completions offer it: without what is hidden.
+pub fn completed() -> Command {
+    visible(&documented())
+}
+
+fn visible(command: &Command) -> Command {
+    let arguments = command.get_arguments().filter(|one| !one.is_hide_set());
+    let below = command.get_subcommands().filter(|one| !one.is_hide_set());
+    Command::new(kept(command.get_name()))
+        .about(command.get_about().cloned().unwrap_or_default())
+        .disable_help_subcommand(true)
+        .args(arguments.map(alone))
+        .subcommands(below.map(visible))
+}
+
+/// An argument without its relations to others, some of which are hidden.
+fn alone(argument: &Arg) -> Arg {
+    let names = argument.get_value_names().unwrap_or_default();
+    let alone = Arg::new(argument.get_id().clone())
+        .short(argument.get_short())
+        .long(argument.get_long().map(kept))
+        .help(argument.get_help().cloned().unwrap_or_default())
+        .action(argument.get_action().clone())
+        .value_parser(argument.get_value_parser().clone())
+        .value_names(names.iter().cloned())
+        .index(argument.get_index())
+        .last(argument.is_last_set());
+    match argument.get_num_args() {
+        Some(number) => alone.num_args(number),
+        None => alone,
+    }
+}
+
+/// clap takes names that live as long as the program, which prints completions and ends.
+fn kept(name: &str) -> &'static str {
+    Box::leak(name.to_owned().into_boxed_str())
 }
 
 /// Adds the examples to the commands of which `path` has the words.
@@ -541,13 +706,26 @@ fn with_examples(command: Command, path: &str) -> Command {
         let path = format!("{path} {name}");
         command.mut_subcommand(name, |one| with_examples(one, path.trim_start()))
     });
-    match EXAMPLES.iter().find(|(of, _)| *of == path) {
-        None => command,
-        Some((_, examples)) => {
-            let lines = examples.map(|(line, effect)| format!("\n  # {effect}\n  {line}"));
-            command.after_help(format!("Examples:{}", lines.concat()))
-        }
+    let lines: String = examples(path)
+        .iter()
+        .map(|(line, effect)| format!("\n  # {effect}\n  {line}"))
+        .collect();
+    match lines.as_str() {
+        "" => command,
+        lines => command.after_help(format!("Examples:{lines}")),
     }
+}
+
+/// Two examples of a command. Those of a group are the first ones of the commands in it.
+fn examples(path: &str) -> Vec<(&'static str, &'static str)> {
+    if let Some((_, own)) = EXAMPLES.iter().find(|(of, _)| *of == path) {
+        return own.to_vec();
+    }
+    let start = format!("{path} ");
+    let of_group = || EXAMPLES.iter().filter(|(of, _)| of.starts_with(&start));
+    let firsts = of_group().map(|(_, [first, _])| *first);
+    let seconds = of_group().map(|(_, [_, second])| *second);
+    firsts.chain(seconds).take(2).collect()
 }
 
 /// The help of vtax itself: the commands by group.
@@ -622,6 +800,66 @@ mod tests {
         assert!(long.is_empty(), "{}", long.join("\n"));
     }
 
+    /// What `vtax PATH --help` prints where no terminal has another width.
+    fn help_of(path: &str) -> String {
+        let words = ["vtax"]
+            .into_iter()
+            .chain(path.split(' '))
+            .chain(["--help"]);
+        parser()
+            .try_get_matches_from(words)
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn the_text_of_an_option_stands_beside_it_and_has_its_values() {
+        for (path, _) in all(&parser()) {
+            let help = help_of(&path);
+            // An option whose text is on the next line is alone in its line.
+            let alone = help.lines().map(str::trim_start);
+            let alone = alone.filter(|line| line.starts_with('-') && !line.contains("  "));
+            assert_eq!(alone.collect::<String>(), "", "{path}: {help}");
+            assert!(!help.contains("ossible values"), "{path}: {help}");
+        }
+        let top = help_of("top");
+        let format =
+            "  --format <FORMAT>  The format of the output: text or json [default: text]\n";
+        assert!(top.contains(format), "{top}");
+        let run = help_of("run");
+        for kind in super::super::values::platforms() {
+            assert!(run.contains(kind), "{kind}");
+        }
+        assert!(help_of("compare").contains("text, json, md, csv or bencher"));
+        let report = "Write report.html of a run or recording, and print its table\n\nThe figures ";
+        assert!(help_of("report").starts_with(report));
+    }
+
+    #[test]
+    fn the_options_of_charging_are_a_short_group_in_every_command_and_have_a_topic() {
+        let (_, topic) = TOPICS.iter().find(|(name, _)| *name == "charging").unwrap();
+        let parser = parser();
+        let has = |command: &Command| {
+            let mut options = command.get_arguments();
+            options.any(|one| one.get_long() == Some("idle-watts"))
+        };
+        let commands = all(&parser).into_iter().filter(|(_, one)| has(one));
+        let paths: Vec<String> = commands.map(|(path, _)| path).collect();
+        assert_eq!(paths.len(), 6, "{paths:?}");
+        for path in paths {
+            let help = help_of(&path);
+            let (_, group) = help.split_once("\nCharging:\n").unwrap();
+            let lines = group.lines().take_while(|line| !line.is_empty()).count();
+            assert!(
+                lines <= 6 && group.contains("vtax help charging"),
+                "{path}: {help}"
+            );
+            for option in ["--method", "--weights", "--idle ", "--idle-watts"] {
+                assert!(group.contains(option) && topic.contains(option), "{option}");
+            }
+        }
+    }
+
     #[test]
     fn every_command_has_two_examples_that_the_parser_accepts() {
         let parser = parser();
@@ -631,10 +869,16 @@ mod tests {
             .iter()
             .filter(|(path, one)| {
                 let is_group = one.is_subcommand_required_set() && one.has_subcommands();
-                !is_group && path != "help" && !with.contains(path.as_str())
+                let is_listed = is_group || with.contains(path.as_str());
+                path != "help" && !(is_listed && one.get_after_help().is_some())
             })
             .map(|(path, _)| path)
             .collect();
+        assert_eq!(
+            with.len(),
+            EXAMPLES.len(),
+            "a command is twice in the table"
+        );
         assert!(without.is_empty(), "without examples: {without:?}");
         for (path, examples) in EXAMPLES {
             assert!(

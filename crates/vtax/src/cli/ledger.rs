@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The commands that charge guests for time and energy.
 
-use super::values::{label, processors, share, socket, watts};
+use super::values::{known, label, processors, share, socket, watts};
 use clap::{Args, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 use vtax_args::time::between;
 use vtax_args::{FormatArgs, HasJson};
@@ -14,27 +15,28 @@ use vtax_serve::Address;
 use vtax_serve::push::Destination;
 use vtax_serve::top::Key;
 
-/// How time and energy are charged.
+/// How time and energy are charged. The topic `charging` of the help has the full text.
 #[derive(Debug, Args)]
 pub struct LedgerArgs {
-    /// The method of charging soft interrupts: auto (traced where BPF works), traced, counted, or both; with both, the
-    /// traced charge is shown, and `charge` writes the records of each.
-    #[arg(long, value_name = "METHOD", default_value = "auto")]
+    /// How soft interrupts are charged, see `vtax help charging`.
+    #[arg(long, value_name = "METHOD", default_value = "auto", help_heading = CHARGING,
+          value_parser = known(MethodChoice::from_str, || METHODS.to_vec()))]
     pub method: MethodChoice,
-    /// The costs of exchanges, relative to each other, where soft interrupts are counted: NAME=NUMBER with commas
-    /// between, of received, sent (packets), kibibyte, block-request, other (soft interrupts that do no I/O). `vtax
-    /// accuracy` fits them to a host.
-    #[arg(long, value_name = "WEIGHTS")]
+    /// The costs of exchanges, where soft interrupts are counted.
+    #[arg(long, value_name = "WEIGHTS", help_heading = CHARGING)]
     pub weights: Option<Weights>,
-    /// The party that pays for the energy of an idle host: host, equal (all guests alike) or reservation (by the
-    /// processors of each guest).
-    #[arg(long, value_name = "RULE", default_value = "host")]
+    /// Who pays for the idle host's energy.
+    #[arg(long, value_name = "RULE", default_value = "host", help_heading = CHARGING,
+          value_parser = known(IdleRule::from_str, || RULES.map(IdleRule::name).to_vec()))]
     pub idle: IdleRule,
-    /// The power of the idle host. Without it the power is learned from intervals in which the processors were idle
-    /// (busy for 5 % or less), and with a real meter energy is not charged before the first of them.
-    #[arg(long, value_name = "WATTS", value_parser = watts)]
+    /// The power of the idle host [default: learned].
+    #[arg(long, value_name = "WATTS", help_heading = CHARGING, value_parser = watts)]
     pub idle_watts: Option<f64>,
 }
+
+const CHARGING: &str = "Charging";
+const METHODS: [&str; 4] = ["auto", "traced", "counted", "both"];
+const RULES: [IdleRule; 3] = [IdleRule::Host, IdleRule::Equal, IdleRule::Reservation];
 
 #[derive(Debug, Args)]
 pub struct TopArgs {
@@ -48,7 +50,8 @@ pub struct TopArgs {
     pub format: FormatArgs,
     /// The key to sort by: cpu, a stage (vcpu, emulator, iothread, vhost, softirq, backend), hidden, watts, packets,
     /// exits or name.
-    #[arg(long, value_name = "KEY", default_value = "cpu")]
+    #[arg(long, value_name = "KEY", default_value = "cpu",
+          value_parser = known(Key::from_str, || Key::ALL.map(|(_, name, _)| name).to_vec()))]
     pub sort: Key,
     #[command(flatten)]
     pub ledger: LedgerArgs,
@@ -196,7 +199,7 @@ pub struct PushArgs {
     pub push_ca: Option<PathBuf>,
     /// A label on every series that is pushed. It can be given several times; `job` is vtax and `instance`
     /// this host's name unless given.
-    #[arg(long, value_name = "NAME=VALUE", requires = "push", value_parser = label)]
+    #[arg(long, value_name = "NAME=…", requires = "push", value_parser = label)]
     pub push_label: Vec<(String, String)>,
     /// The directory of readings that wait to be pushed; /var/lib/vtax/push for root.
     #[arg(long, value_name = "DIR", requires = "push")]

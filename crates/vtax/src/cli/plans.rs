@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The commands that write, check and run plans.
 
-use super::values::percent;
+use super::values::{files_of_plans, known, percent, place, plan, platforms};
+use clap::builder::StringValueParser;
 use clap::{Args, Subcommand};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ pub enum PlanCommand {
     /// Print a plan that is part of vtax.
     Show {
         /// Its name in `vtax plan list`.
+        #[arg(value_parser = known(StringValueParser::new(), files_of_plans))]
         name: String,
     },
     /// Print everything that a plan can set or vary.
@@ -50,7 +52,8 @@ pub struct PlanNewArgs {
 
 #[derive(Debug, Args)]
 pub struct PlanCheckArgs {
-    /// The plan, a TOML file.
+    /// The plan: a TOML file, or a name in `vtax plan list`.
+    #[arg(value_parser = plan())]
     pub plan: PathBuf,
     /// Use the quick profile.
     #[arg(long)]
@@ -90,8 +93,9 @@ pub struct RunArgs {
 #[command(group(clap::ArgGroup::new("guests").args(["platform", "image"]).multiple(true)))]
 pub struct CommandArgs {
     /// Measure the command after `--` on these platforms, without a plan file; the plan that is made is written beside
-    /// the results.
-    #[arg(long, value_name = "KIND,…", value_delimiter = ',', conflicts_with_all = ["plan", "fleet", "quick"])]
+    /// the results. The kinds.
+    #[arg(long, value_name = "KIND,…", value_delimiter = ',',
+          value_parser = known(StringValueParser::new(), platforms), conflicts_with_all = ["plan", "fleet", "quick"])]
     pub platform: Vec<String>,
     /// Measure an image: oci:DIR, oci:FILE.tar, dir:ROOT or podman:NAME. Its entry point is the service, unless --serve
     /// gives another. Without --platform it runs natively, in a container and in a VM (qemu).
@@ -130,8 +134,9 @@ pub struct CommandArgs {
     /// and its unit, such as --work 'served ([0-9]+)' request. Load generators that vtax knows are read without it.
     #[arg(long, num_args = 2, value_names = ["REGEX", "UNIT"], allow_hyphen_values = true, requires = "guests")]
     pub work: Vec<String>,
-    /// A number that the measured command prints, as the metric own.NAME. It can be given several times.
-    #[arg(long = "metric", num_args = 2, value_names = ["NAME=REGEX", "UNIT"], action = clap::ArgAction::Append, requires = "guests")]
+    /// A number that the measured command prints, as the metric own.NAME: NAME=REGEX, and its unit. It can be given several
+    /// times.
+    #[arg(long = "metric", num_args = 2, value_names = ["NAME=…", "UNIT"], action = clap::ArgAction::Append, requires = "guests")]
     pub metrics: Vec<String>,
     /// The name of the run and its workload, by which later runs are compared with it.
     #[arg(long, value_name = "NAME", requires = "guests")]
@@ -184,7 +189,7 @@ pub struct ShardArgs {
 #[derive(Debug, Args)]
 pub struct PlaceArgs {
     /// Where to run: `local`, `ssh:HOST`, `testbed:kvm` or `testbed:xen`.
-    #[arg(long, value_name = "PLACE", default_value = "local")]
+    #[arg(long, value_name = "PLACE", default_value = "local", value_parser = place())]
     pub place: Place,
     /// Settings of the testbed, a TOML file (with `--place testbed:…`).
     #[arg(long, value_name = "FILE")]
@@ -202,7 +207,7 @@ pub struct PlaceArgs {
     /// The draw of that trial, of a plan with `draws`.
     #[arg(long, hide = true, value_name = "NUMBER", requires = "treatment")]
     pub draw: Option<u32>,
-    /// Flag every number as emulated: this host is an emulated one.
+    /// Flag every number as simulated: this host is an emulated one.
     #[arg(long, hide = true)]
     pub emulated: bool,
 }
@@ -219,8 +224,8 @@ pub struct DensityArgs {
 /// The plan, its place and its output.
 #[derive(Debug, Args)]
 pub struct PlanRunArgs {
-    /// The plan, a TOML file.
-    #[arg(required = true, index = 1)]
+    /// The plan: a TOML file, or a name in `vtax plan list`.
+    #[arg(required = true, index = 1, value_parser = plan())]
     pub plan: Option<PathBuf>,
     /// The results directory [default: results/PLAN-NAME].
     #[arg(long, value_name = "DIR")]

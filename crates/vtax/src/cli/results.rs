@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The commands that read results: reports, comparisons, histories, surveys, exports and the atlas.
 
+use super::values::place;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use vtax_args::{FormatArgs, HasJson};
@@ -51,7 +52,7 @@ pub struct CompareArgs {
     /// Results directories; the others are compared against the first. Or two recordings of `vtax record`.
     #[arg(required = true, num_args = 2.., value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
-    /// The numbers to compare: each treatment's own values, or its tax, in which the host's drift between runs cancels.
+    /// The numbers to compare: cost (a treatment's own values) or tax (in which the host's drift between runs cancels).
     #[arg(long, value_enum, value_name = "NUMBERS", default_value = "cost")]
     pub of: HistoryOf,
     /// A limit for a change, such as 'cpu.per_work > +5%' or 'cpu.per_work of http-rate vm > +5%': exit status 4 where the
@@ -86,7 +87,7 @@ pub struct HistoryArgs {
     /// Results directories of one plan, in any order.
     #[arg(required = true, num_args = 2.., value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
-    /// The numbers to follow: the tax, in which the host's drift between runs cancels, or the treatment's own values.
+    /// The numbers to follow: tax (in which the host's drift between runs cancels) or cost (a treatment's own values).
     #[arg(long, value_enum, value_name = "NUMBERS", default_value = "tax")]
     pub of: HistoryOf,
     /// A metric by its name in `analysis.json`, such as cpu.per_work, instead of the headlines. It can be given several times.
@@ -148,8 +149,8 @@ pub enum ExportOf {
 pub struct ExportArgs {
     /// The results directory.
     pub results: PathBuf,
-    /// One row for each trial and metric, for each sample, for each comparison with a baseline, or for each quantile of latencies
-    /// against the baseline.
+    /// One row for each of: trials (and metric), samples, comparisons (with a baseline) or shifts (quantiles of latencies
+    /// against the baseline).
     #[arg(value_enum, default_value = "trials", value_name = "WHAT")]
     pub of: ExportOf,
     /// The format of the output; only trials can be Parquet.
@@ -175,8 +176,8 @@ pub struct AtlasArgs {
     /// Run the quick profiles of the plans that judge a claim, and no others.
     #[arg(long, requires = "run")]
     pub quick: bool,
-    /// Where to run every plan, in place of the atlas's own places.
-    #[arg(long, value_name = "PLACE", requires = "run")]
+    /// Where to run every plan, in place of the atlas's own places: `local`, `ssh:HOST`, `testbed:kvm` or `testbed:xen`.
+    #[arg(long, value_name = "PLACE", requires = "run", value_parser = place())]
     pub place: Option<Place>,
     /// The directory above results directories, which have their plans' names; complete runs are not run again.
     #[arg(long, value_name = "DIR", default_value = "atlas-results")]

@@ -1,8 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Values of options: numbers, shares, labels and addresses, with an error for each that is refused.
 
+use clap::builder::{PathBufValueParser, PossibleValue, TypedValueParser};
+use clap::{Arg, Command};
+use std::ffi::OsStr;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use vtax_lab::place::Place;
+use vtax_lab::plan::{Catalogue, shipped};
 use vtax_serve::Address;
+
+/// A parser of a value whose usual texts are known. It decides what is accepted; the texts are for help and completions.
+#[derive(Debug, Clone)]
+pub struct Known<P> {
+    parser: P,
+    texts: fn() -> Vec<&'static str>,
+}
+
+pub(super) fn known<P>(parser: P, texts: fn() -> Vec<&'static str>) -> Known<P> {
+    Known { parser, texts }
+}
+
+impl<P: TypedValueParser> TypedValueParser for Known<P> {
+    type Value = P::Value;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<P::Value, clap::Error> {
+        self.parser.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new((self.texts)().into_iter().map(PossibleValue::new)))
+    }
+}
+
+/// The places without a name of the user's.
+const PLACES: [&str; 3] = ["local", "testbed:kvm", "testbed:xen"];
+
+/// A place; `ssh:HOST` is one, too.
+pub(super) fn place() -> impl TypedValueParser<Value = Place> {
+    known(Place::from_str, || PLACES.to_vec())
+}
+
+/// A plan: a file, or the name of one that is part of vtax.
+pub(super) fn plan() -> impl TypedValueParser<Value = PathBuf> {
+    known(PathBufValueParser::new(), plans)
+}
+
+/// The names of the plans that are part of vtax, without those of other files beside them.
+fn plans() -> Vec<&'static str> {
+    let is_plan = |text: &str| {
+        ["\n[[platform", "\n[platform"]
+            .iter()
+            .any(|has| text.contains(has))
+    };
+    let plans = shipped::ALL.iter().filter(|(_, text)| is_plan(text));
+    plans.map(|(name, _)| *name).collect()
+}
+
+/// The names that `vtax plan show` takes.
+pub(super) fn files_of_plans() -> Vec<&'static str> {
+    shipped::ALL.iter().map(|(name, _)| *name).collect()
+}
+
+/// The kinds of platforms.
+pub(super) fn platforms() -> Vec<&'static str> {
+    let platforms = Catalogue::standard().platforms.iter();
+    platforms.map(|platform| platform.kind()).collect()
+}
 
 /// A text that is no value of its option.
 #[derive(Debug, PartialEq, thiserror::Error)]

@@ -45,6 +45,7 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
         treatments: &treatments,
         catalogue: &catalogue,
     };
+    run::check_root(&arguments.at, &planned)?;
     let ended = run::run_here(
         planned,
         "accuracy run",

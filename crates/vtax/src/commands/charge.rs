@@ -7,6 +7,7 @@ use crate::cli::{
     By, CapArgs, ChargeArgs, ChargeFormat, ExporterArgs, LedgerArgs, PushArgs, ShareArgs, TopArgs,
     WebArgs,
 };
+use crate::exit::NeedsRoot;
 use crate::output::{outln, write_data};
 use std::error::Error;
 use std::io::{self, Write};
@@ -72,6 +73,9 @@ pub fn charge(arguments: &ChargeArgs) -> Outcome {
 pub const CAP: &str = "cap";
 
 pub fn cap(arguments: &CapArgs) -> Outcome {
+    if !arguments.dry_run {
+        NeedsRoot::check("a cap sets limits of control groups")?;
+    }
     let stop = Signals::install()?.flag();
     let options = CapOptions {
         interval: arguments.interval,

@@ -27,6 +27,7 @@ pub fn run(arguments: &DensityArgs) -> Outcome {
         }
     };
     let (mut plan, text) = climbs.read()?;
+    testbed::check_root(hypervisor)?;
     let results = climbs.results(&plan);
     let signals = climbs.signals()?;
     let mut progress = climbs.progress(&signals);

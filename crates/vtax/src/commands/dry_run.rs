@@ -22,7 +22,8 @@ const MOST_TRIALS: usize = 40;
 pub fn show(planned: Planned<'_>, arguments: &PlanRunArgs, shard: Option<Shard>) -> Outcome {
     if arguments.at.place != Place::Local {
         return Err(Box::new(LabError::Plan(format!(
-            "--dry-run looks at this host and at the plan's guests: {} is another place; run it there",
+            "--dry-run looks at this host and at the plan's guests, and {} is another place: `vtax plan check` gives the \
+             treatments, the trials and the time of a plan",
             arguments.at.place
         ))));
     }

@@ -110,14 +110,16 @@ fn of_metric(name: &str, metric: &Metric) -> Explanation {
     }
 }
 
-/// The parameters with this key, each with the platforms and workloads that have it.
+/// The parameters with this key, or with this last part of it, as an entry of a plan writes it; each with the platforms and
+/// workloads that have it.
 fn settings(key: &str, catalogue: &Catalogue) -> Vec<Explanation> {
     let mut found: BTreeMap<(&str, &str), (Parameter, Vec<String>)> = BTreeMap::new();
+    let last = format!(".{key}");
     let mut add = |parameters: &[Parameter], of: String| {
-        for one in parameters
-            .iter()
-            .filter(|one| one.key == key || one.alias == Some(key))
-        {
+        for one in parameters.iter().filter(|one| {
+            one.keys()
+                .any(|known| known == key || known.ends_with(&last))
+        }) {
             let (_, owners) = found
                 .entry((one.key, one.help))
                 .or_insert((*one, Vec::new()));
@@ -213,6 +215,9 @@ mod tests {
         let reason = "other programs used 2.45 s of CPU time";
         assert_eq!(explained(reason), [("reason", "foreign-load".to_owned())]);
         assert!(explained("cpu.nothing").is_empty());
+        // As the entry of a workload writes it.
+        assert_eq!(explained("ready"), [("setting", "load.ready".to_owned())]);
+        assert!(explained("rate").contains(&("setting", "load.rate".to_owned())));
         assert!(nearest("cpu.nothing").contains("cpu.per_work"));
     }
 

@@ -2,12 +2,16 @@
 //! `vtax image`: the root file system that every platform runs.
 
 use crate::Outcome;
+use crate::exit::NeedsRoot;
 use crate::output::outln;
 use crate::progress::note;
 use vtax_guest::image::{self, Recipe};
 use vtax_host::signals::end_with_reader;
 
 pub fn build(force: bool) -> Outcome {
+    if force || image::cached(&Recipe::standard())?.is_none() {
+        NeedsRoot::check("an image is built")?;
+    }
     let make = if force { image::rebuild } else { image::ensure };
     let files = make(&Recipe::standard(), &mut note)?;
     end_with_reader()?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `vtax plan`: the check of a plan with its expected time, and the keys of plans.
 
+use super::run::check_capabilities;
 use super::{json, precision};
 use crate::Outcome;
 use crate::cli::{PlanCheckArgs, PlanKeysArgs, PlanNewArgs};
@@ -16,6 +17,7 @@ use vtax_density::plan as density;
 use vtax_host::HostError;
 use vtax_host::settings::{Domain, Parameter};
 use vtax_lab::LabError;
+use vtax_lab::plan::new::Subject;
 use vtax_lab::plan::{
     Catalogue, Plan, PlannedTreatment, StopRule, new, shipped, treatments, unsupported_objectives,
 };
@@ -134,6 +136,9 @@ fn is_program(path: &Path, text: &str) -> bool {
 
 /// Writes a new plan.
 pub fn new(arguments: &PlanNewArgs) -> Outcome {
+    if matches!(arguments.subject, Subject::Ssh(_)) {
+        check_capabilities("it checks that this host can run trials")?;
+    }
     let new = new::new_plan(&arguments.subject, &Catalogue::standard())?;
     for what in &new.notes {
         note(&format!("vtax: {what}"));

@@ -6,21 +6,21 @@ use super::json;
 use crate::Outcome;
 use crate::cli::CompareArgs;
 use crate::cli::RecordArgs;
-use crate::output::cannot_write;
-use crate::output::{out, outln};
+use crate::output::{cannot_write_to, out, outln};
 use std::error::Error;
-use std::io::{BufWriter, Write};
+use std::io::BufWriter;
 use std::path::Path;
 use vtax_core::counted;
 use vtax_core::terminal;
 use vtax_host::Roots;
 use vtax_host::facts;
 use vtax_host::signals::Signals;
+use vtax_record::export::{self, ExportError};
 use vtax_record::recorder::{self, RecordOptions};
 use vtax_record::report::{self, Report};
 use vtax_record::store::Facts;
 use vtax_record::summary::Recording;
-use vtax_record::{compare, export, page};
+use vtax_record::{compare, page};
 use vtax_report::compare::RunComparison;
 use vtax_report::gate::{self, JudgedGate};
 
@@ -95,8 +95,10 @@ pub fn export(path: &Path, output: Option<&Path>) -> Outcome {
         Some(file) => {
             let mut output = vtax_files::output(file)?;
             let mut into = BufWriter::new(output.file());
-            let damaged = export::csv(path, &mut into)?;
-            into.flush().map_err(cannot_write)?;
+            let damaged = match export::csv(path, &mut into) {
+                Err(ExportError::Write(cause)) => return Err(cannot_write_to(file)(cause).into()),
+                other => other?,
+            };
             drop(into);
             output.finish()?;
             damaged

@@ -8,7 +8,7 @@ use crate::cli::{
     CompareArgs, CompareFormat, ExportArgs, ExportFormat, ExportOf, HistoryArgs, ReportArgs,
     SurveyArgs,
 };
-use crate::output::{cannot_write, out, outln};
+use crate::output::{cannot_write, cannot_write_to, out, outln};
 use crate::progress::note;
 use rustix::termios::tcgetwinsize;
 use std::error::Error;
@@ -271,9 +271,7 @@ pub fn export(arguments: &ExportArgs) -> Outcome {
         (ExportFormat::Csv, Some(path)) => {
             let mut output = vtax_files::output(path)?;
             let mut file = BufWriter::new(output.file());
-            let unreadable = csv(&results, of, &mut file)?;
-            file.flush()
-                .map_err(|cause| format!("cannot write {}: {cause}", path.display()))?;
+            let unreadable = csv(&results, of, &mut file).map_err(cannot_write_to(path))?;
             drop(file);
             output.finish()?;
             unreadable

@@ -9,12 +9,12 @@ use crate::exit::NeedsRoot;
 use crate::output::outln;
 use crate::progress::{self, in_words, note};
 use rustix::process::geteuid;
-use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use vtax_core::{Source, counted};
+use vtax_guest::image::{self, Recipe};
 use vtax_host::cell::requirements;
 use vtax_host::roots::Roots;
 use vtax_host::signals::{Signals, end_with_reader};
@@ -23,52 +23,56 @@ use vtax_lab::LabError;
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, Variation, treatments};
 use vtax_lab::run::{self, Event, OwnInstruments, Planned, Progress, RunOptions, RunSummary};
-use vtax_load::workload::command::words::join;
 use vtax_report::analysis::Analysis;
 use vtax_report::gate;
 use vtax_testbed::Speed;
 
-/// Checks that this process may make the guests of treatments on this host.
+/// Checks that this process may make the guests of treatments, and the images of those that it lacks.
 ///
 /// # Errors
-/// When it lacks a capability; with the command to type.
-fn check_root(
-    place: &Place,
-    treatments: &[PlannedTreatment],
-    catalogue: &Catalogue,
-) -> Result<(), NeedsRoot> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let lacking = requirements::lacking(&status);
-    let mut guests = treatments.iter().flat_map(PlannedTreatment::guests);
-    let is_made = guests.any(|guest| {
-        let platform = catalogue.platform(guest.platform_kind);
-        platform.is_none_or(|platform| !platform.is_external(guest.settings))
-    });
-    if *place != Place::Local
-        || !is_made
-        || geteuid().is_root()
-        || !lacking.iter().any(|capability| capability.needed)
-    {
+/// When it may not; with the command to type.
+pub fn check_root(at: &PlaceArgs, planned: &Planned<'_>) -> Outcome {
+    if geteuid().is_root() {
         return Ok(());
     }
-    Err(NeedsRoot {
-        command: as_root(std::env::args_os().skip(1)),
-    })
+    match at.place {
+        Place::Ssh(_) => Ok(()),
+        Place::Testbed(hypervisor) => {
+            testbed::check_root(hypervisor)?;
+            let all = planned.treatments.iter();
+            let recipes: BTreeSet<Recipe> = all.flat_map(|one| planned.recipes_of(one)).collect();
+            for recipe in recipes {
+                if image::cached(&recipe)?.is_none() {
+                    NeedsRoot::check("the image of guests with these packages is built")?;
+                }
+            }
+            Ok(())
+        }
+        Place::Local => {
+            let mut guests = planned.treatments.iter().flat_map(PlannedTreatment::guests);
+            let is_made = guests.any(|guest| {
+                let platform = planned.catalogue.platform(guest.platform_kind);
+                platform.is_none_or(|platform| !platform.is_external(guest.settings))
+            });
+            if is_made {
+                check_capabilities("a run makes namespaces, mounts and control groups")?;
+            }
+            Ok(())
+        }
+    }
 }
 
-/// The command line that runs this program as root. sudo does not look for programs where users install them.
-fn as_root(arguments: impl Iterator<Item = OsString>) -> String {
-    let program = std::env::current_exe().ok();
-    let is_found = |path: &Path| {
-        ["/usr/bin", "/usr/local/bin"]
-            .iter()
-            .any(|folder| path.parent() == Some(Path::new(folder)))
-    };
-    let program = program.filter(|path| !is_found(path));
-    let program = program.map_or_else(|| "vtax".to_owned(), |path| path.display().to_string());
-    let words = arguments.map(|word| word.to_string_lossy().into_owned());
-    let words: Vec<String> = std::iter::once(program).chain(words).collect();
-    format!("sudo {}", join(&words))
+/// Checks that this process has the capabilities that trials need.
+///
+/// # Errors
+/// When it has not; with the command to type.
+pub fn check_capabilities(why: &'static str) -> Result<(), NeedsRoot> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let lacking = requirements::lacking(&status);
+    match lacking.iter().any(|capability| capability.needed) {
+        true => NeedsRoot::check(why),
+        false => Ok(()),
+    }
 }
 
 pub fn run(arguments: RunArgs) -> Outcome {
@@ -99,15 +103,15 @@ pub fn run(arguments: RunArgs) -> Outcome {
     plan.check_place(&arguments.at.place)?;
     let all = treatments(&plan, &catalogue);
     let treatments = narrowed(&mut plan, all, &arguments)?;
-    check_root(&arguments.at.place, &treatments, &catalogue)?;
+    let planned = Planned {
+        plan: &plan,
+        text: &text,
+        folder: &folder,
+        treatments: &treatments,
+        catalogue: &catalogue,
+    };
+    check_root(&arguments.at, &planned)?;
     if dry_run {
-        let planned = Planned {
-            plan: &plan,
-            text: &text,
-            folder: &folder,
-            treatments: &treatments,
-            catalogue: &catalogue,
-        };
         return dry_run::show(planned, &arguments, shard);
     }
     let results = arguments.results(&plan.name);
@@ -311,7 +315,7 @@ pub fn options(at: &PlaceArgs, results: &Path, share: Share) -> Result<RunOption
         state_dir: run::default_state_dir(),
         place: place.unwrap_or_else(|| at.place.to_string()),
         host: if at.emulated {
-            Source::Emulated
+            Source::Simulated
         } else {
             Source::Measured
         },

@@ -4,9 +4,12 @@
 use super::{json, plan};
 use crate::Outcome;
 use crate::cli::{PlaceArgs, TestbedCommand, TestbedPart};
+use crate::exit::NeedsRoot;
 use crate::output::outln;
 use crate::progress::{self, in_words, note};
+use rustix::process::geteuid;
 use serde_json::json;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use vtax_core::{counted, metric};
@@ -54,10 +57,23 @@ pub fn execute(command: TestbedCommand) -> Outcome {
     }
 }
 
+/// Checks that an image of a host is there, or that this process may build it.
+///
+/// # Errors
+/// When it may not; with the command to type.
+pub fn check_root(hypervisor: Hypervisor) -> Outcome {
+    if !geteuid().is_root() && vtax_testbed::cached(hypervisor)?.is_none() {
+        let words = ["testbed", "build", &hypervisor.to_string()].map(OsString::from);
+        return Err(NeedsRoot::of(words, "the image of the emulated host is built").into());
+    }
+    Ok(())
+}
+
 fn build(part: TestbedPart) -> Outcome {
     let began = Instant::now();
     let what = match part {
         TestbedPart::Host(hypervisor) => {
+            check_root(hypervisor)?;
             vtax_testbed::build(hypervisor, &mut note)?;
             format!("testbed:{hypervisor}")
         }
@@ -70,6 +86,7 @@ fn build(part: TestbedPart) -> Outcome {
 
 fn shell(hypervisor: Hypervisor, file: Option<&Path>) -> Outcome {
     let settings = read_settings(file)?;
+    check_root(hypervisor)?;
     let host = vtax_testbed::ready(hypervisor, &mut note)?;
     Ok(vtax_testbed::shell(&host, &settings)?)
 }
@@ -116,6 +133,10 @@ fn remove(part: TestbedPart) -> Outcome {
     let (count, what) = match part {
         TestbedPart::Host(hypervisor) => {
             let removed = vtax_testbed::remove(hypervisor)?;
+            let mut left = vtax_testbed::list()?.into_iter();
+            if removed.is_empty() && left.any(|host| host.hypervisor == hypervisor) {
+                NeedsRoot::check("the image is in the cache of root")?;
+            }
             let bytes: u64 = removed.iter().map(|host| host.bytes).sum();
             let images = counted(removed.len(), "image");
             (images, format!(", {} MiB", bytes >> 20))
@@ -131,6 +152,7 @@ fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
     let catalogue = Catalogue::standard();
     let (plan, text) = plan::read(path, false, &catalogue)?;
     plan.check_place(&Place::Testbed(Hypervisor::Kvm))?;
+    check_root(Hypervisor::Kvm)?;
     // The directory has a random name, and no other user can replace it.
     let scratch = tempfile::Builder::new()
         .prefix("vtax-guard-")

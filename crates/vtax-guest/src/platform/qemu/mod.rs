@@ -58,8 +58,11 @@ impl Platform for Qemu {
     }
 
     fn expected_overhead(&self) -> Duration {
-        // The time of an emulated boot on two cores; under KVM it is a second.
-        Duration::from_secs(5)
+        match backend().as_str() {
+            "kvm_vmx" | "kvm_svm" => Duration::from_millis(1500),
+            // The time of an emulated boot on two cores.
+            _ => Duration::from_millis(3500),
+        }
     }
 
     fn boot(&self, seat: &Seat, guest: &GuestFiles, settings: &Settings) -> Booted {

@@ -243,7 +243,8 @@ impl Reader<'_, &Catalogue> {
                 self.unknown(
                     offset,
                     format!("{section} `{kind}` has no setting `{key}`"),
-                    &full,
+                    // As `valid` has them: without the group of the section.
+                    key.strip_prefix("load.").unwrap_or(&key),
                     valid.iter().map(String::as_str),
                 );
                 continue;

@@ -106,6 +106,7 @@ pub fn dry_run(
     missing.extend(lacking_in_images(&scenarios)?);
     dry.missing = missing.into_iter().collect();
     dry.notes.extend(images(&scenarios)?);
+    dry.notes.extend(scenarios.assumption());
     dry.schedule(planned, options)?;
     Ok(dry)
 }
@@ -372,6 +373,13 @@ impl DryRun {
             let is_of_shard = shard.is_none_or(|shard| shard.contains(scheduled.block));
             if finished.contains(&index) || !is_of_shard {
                 continue;
+            }
+            if self
+                .trials
+                .last()
+                .is_none_or(|last| last.block != scheduled.block)
+            {
+                self.seconds += plan.idle_phase().as_secs_f64();
             }
             self.trials.push(DryTrial {
                 index,

@@ -42,7 +42,7 @@ pub(super) struct IdleHost<'a> {
     pub signals: &'a Signals,
     /// The length of a phase; zero turns phases off.
     pub length: Duration,
-    /// `Emulated` when this host is emulated: its power is the model's, which states its own idle power.
+    /// `Simulated` when this host is an emulated one: its power is the model's, which states its own idle power.
     pub source: Source,
     pub clock: &'a dyn Clock,
     /// Passes a time.
@@ -53,9 +53,7 @@ impl IdlePhases {
     /// Whether a trial of `block` begins with a phase.
     pub fn are_due(&self, block: u32, host: &IdleHost<'_>) -> bool {
         // A model states its own idle power.
-        let mut series = host.meters.energy.iter();
-        let is_metered = series.any(|(_, source)| *source == Source::Measured);
-        let has_meter = is_metered && host.source != Source::Emulated;
+        let has_meter = host.meters.is_measured() && host.source != Source::Simulated;
         has_meter && !host.length.is_zero() && !self.blocks.contains(&block)
     }
 
@@ -288,6 +286,6 @@ mod tests {
             })
         };
         assert!(due(Source::Measured, 1));
-        assert!(!due(Source::Measured, 0) && !due(Source::Emulated, 1));
+        assert!(!due(Source::Measured, 0) && !due(Source::Simulated, 1));
     }
 }

@@ -100,6 +100,14 @@ struct Scenarios<'a> {
     client_host: Option<ClientHost>,
 }
 
+impl Scenarios<'_> {
+    /// Returns what the expected time assumes, in words; `None` where it is known.
+    fn assumption(&self) -> Option<String> {
+        let mut planned = self.planned.iter();
+        planned.find_map(|one| one.assumption(self.catalogue))
+    }
+}
+
 impl Experiment for Scenarios<'_> {
     fn new_run(&self) -> NewRun<'_> {
         NewRun {
@@ -143,13 +151,19 @@ impl Experiment for Scenarios<'_> {
         })?;
         self.cache_dir = image::cache_dir()?;
         self.meters = Meters::choose(&self.plan.meters, self.roots, note)?;
+        // The vtax outside of an emulated host tells its user.
+        if self.host != Source::Simulated
+            && let Some(assumption) = self.assumption()
+        {
+            note(assumption);
+        }
         Ok(())
     }
 
     fn expected(&self, treatment: usize) -> Duration {
-        let per_block = match self.meters.energy.is_empty() || self.host == Source::Emulated {
-            true => Duration::ZERO,
-            false => self.plan.idle,
+        let per_block = match self.meters.is_measured() && self.host != Source::Simulated {
+            true => self.plan.idle,
+            false => Duration::ZERO,
         };
         let treatments = u32::try_from(self.planned.len()).unwrap_or(u32::MAX);
         self.of.expected(treatment) + per_block / treatments.max(1)

@@ -7,6 +7,7 @@
 use super::figure::regex;
 use super::words;
 use serde_json::Value;
+use std::time::Duration;
 use vtax_core::Base;
 
 /// A load generator.
@@ -22,6 +23,8 @@ pub struct Generator {
     pub phrase: &'static str,
     /// Whether its numbers are on standard error.
     pub is_on_stderr: bool,
+    /// The options that say how long it runs, and the seconds without one; zero where the work ends it.
+    time: (&'static [&'static str], f64),
     /// Reads the work, in the unit.
     amount: fn(&str) -> Option<f64>,
     /// Finds what failed.
@@ -47,12 +50,14 @@ const REQUEST: Generator = Generator {
     unit: "request",
     phrase: "serve 1 request",
     is_on_stderr: false,
+    time: (&[], 0.0),
     amount: |_| None,
     failed: |_| None,
 };
 
 /// wrk, and wrk2, which prints the same.
 const WRK: Generator = Generator {
+    time: (&["-d", "--duration"], 10.0),
     amount: |text| sum(text, r"(?m)^ +([0-9]+) requests in "),
     failed: |text| {
         let status = line(text, r"(?m)^ +(Non-2xx or 3xx responses: [0-9]+)");
@@ -76,6 +81,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "oha",
         versions: "1.16.0",
+        time: (&["-z"], 0.0),
         amount: |text| match json(text) {
             Some(document) => {
                 let codes = document.get("statusCodeDistribution")?.as_object()?;
@@ -89,6 +95,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "ab",
         versions: "2.3",
+        time: (&["-t"], 0.0),
         amount: |text| sum(text, r"(?m)^Complete requests: +([0-9]+)"),
         failed: |text| {
             let status = line(text, r"(?m)^(Non-2xx responses: +[0-9]+)");
@@ -107,6 +114,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "hey",
         versions: "0.1.4",
+        time: (&["-z"], 0.0),
         amount: |text| sum(text, r"(?m)^ *\[[0-9]{3}\]\s+([0-9]+) responses"),
         failed: statuses,
         ..REQUEST
@@ -114,6 +122,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "vegeta",
         versions: "12.8.4",
+        time: (&["-duration"], 0.0),
         amount: |text| match json(text) {
             Some(document) => document.get("requests")?.as_f64(),
             None => sum(
@@ -136,6 +145,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "k6",
         versions: "0.46.0",
+        time: (&["-d", "--duration"], 0.0),
         amount: |text| sum(text, r"(?m)^ *http_reqs\.*: +([0-9]+) "),
         failed: |text| {
             let failed = line(text, r"(?m)^ *(?:. )?(http_req_failed\.*: +.*)$")?;
@@ -152,12 +162,14 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "memtier_benchmark",
         versions: "2f74d61",
+        time: (&["--test-time"], 0.0),
         amount: memtier,
         ..REQUEST
     },
     Generator {
         program: "sysbench",
         versions: "1.0.20",
+        time: (&["--time"], 10.0),
         unit: "event",
         phrase: "do 1 event of sysbench",
         amount: |text| sum(text, r"(?m)^ +total number of events: +([0-9]+)"),
@@ -166,6 +178,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "fio",
         versions: "3.33",
+        time: (&["--runtime"], 0.0),
         unit: "access",
         phrase: "do 1 access of fio",
         amount: |text| match json(text) {
@@ -191,6 +204,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "iperf3",
         versions: "3.12",
+        time: (&["-t", "--time"], 10.0),
         unit: "GB",
         phrase: "transfer 1 GB",
         amount: |text| Some(iperf3(text)? / 1e9),
@@ -199,6 +213,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "stress-ng",
         versions: "0.15.06",
+        time: (&["-t", "--timeout"], 0.0),
         unit: "op",
         phrase: "do 1 bogo operation of stress-ng",
         is_on_stderr: true,
@@ -214,18 +229,56 @@ pub const GENERATORS: &[Generator] = &[
     },
 ];
 
-/// The generator that a command starts: itself, below programs that start others, or in a script of a shell.
-pub fn started(load: &str) -> Option<&'static Generator> {
+/// The words of a command, and those of the script of a shell in it.
+fn parts(load: &str) -> Vec<String> {
     let all = words::split(load).unwrap_or_default();
     let parts = all
         .iter()
         .flat_map(|word| word.split(|c: char| c.is_whitespace() || ";|&()'\"`".contains(c)));
-    let names = parts.map(|part| part.rsplit('/').next().unwrap_or(part));
-    names.into_iter().find_map(|name| {
-        GENERATORS
-            .iter()
-            .find(|generator| generator.program == name)
-    })
+    parts.map(str::to_owned).collect()
+}
+
+/// The generator that a word names.
+fn named(word: &str) -> Option<&'static Generator> {
+    let name = word.rsplit('/').next().unwrap_or(word);
+    let mut all = GENERATORS.iter();
+    all.find(|generator| generator.program == name)
+}
+
+/// The generator that a command starts: itself, below programs that start others, or in a script of a shell.
+pub fn started(load: &str) -> Option<&'static Generator> {
+    parts(load).iter().find_map(|word| named(word))
+}
+
+/// How long the generator of a command runs, where its options or its default say so.
+pub fn runs_for(load: &str) -> Option<Duration> {
+    let parts = parts(load);
+    let place = parts.iter().position(|word| named(word).is_some())?;
+    let (words, (options, default)) = (parts.get(place..)?, named(parts.get(place)?)?.time);
+    let given = words.iter().enumerate().find_map(|(place, word)| {
+        let option = options.iter().find(|option| word.starts_with(**option))?;
+        match word.strip_prefix(*option)?.trim_start_matches('=') {
+            "" => words.get(place + 1).and_then(|value| seconds(value)),
+            value => seconds(value),
+        }
+    });
+    let seconds = given.unwrap_or(default);
+    let time = Duration::try_from_secs_f64(seconds).ok();
+    time.filter(|time| !time.is_zero())
+}
+
+/// The seconds of `2`, `2s`, `500ms`, `1m` or `1h`.
+fn seconds(text: &str) -> Option<f64> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+    let scale = match unit {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return None,
+    };
+    Some(number.parse::<f64>().ok()? * scale)
 }
 
 /// The work that a generator printed; `None` where it printed none that is known.
@@ -543,5 +596,26 @@ mod tests {
         }
         assert!(started("sha256sum /usr/bin/wrkx").is_none());
         assert!(started("").is_none());
+    }
+
+    #[test]
+    fn the_time_of_a_generator_is_that_of_its_options_or_its_default() {
+        for (load, seconds) in [
+            ("wrk -t1 -c4 -d2s http://{target}/", Some(2.0)),
+            ("/usr/bin/wrk http://{target}/", Some(10.0)),
+            ("sysbench cpu run", Some(10.0)),
+            ("sysbench cpu --time=2 run", Some(2.0)),
+            ("sysbench cpu --time=0 --events=9 run", None),
+            ("sh -c 'sleep 1; hey -z 500ms http://{target}/'", Some(0.5)),
+            ("iperf3 -c {target} -t 3", Some(3.0)),
+            ("fio --name=a --runtime=1m", Some(60.0)),
+            ("stress-ng --cpu 1 -t", None),
+            ("ab -n 400 http://{target}/", None),
+            ("sha256sum -d 5 /usr/bin/perl", None),
+            ("wrk -d99999999999999999999h x", None),
+        ] {
+            let found = runs_for(load).map(|time| time.as_secs_f64());
+            assert_eq!(found, seconds, "{load}");
+        }
     }
 }

@@ -259,6 +259,17 @@ pub fn serves_entry_point(settings: &Settings) -> bool {
     has_service(settings) && SERVE.given(settings).is_none()
 }
 
+/// How long one run of the command takes, where it is a generator that says so.
+pub fn run_time(settings: &Settings) -> Option<Duration> {
+    generators::runs_for(LOAD.given(settings)?)
+}
+
+/// The number of runs of the command in a trial.
+pub fn runs(settings: &Settings) -> u32 {
+    let before = u32::try_from(WARMUP_RUNS.integer(settings));
+    before.unwrap_or_default().saturating_add(1)
+}
+
 /// The programs of the commands that run in the target itself, without an image's entry point.
 pub fn programs_in_target(settings: &Settings) -> Vec<String> {
     let load = (!has_service(settings)).then_some(&LOAD);
