@@ -137,9 +137,10 @@ fn every_shell_block_of_the_documentation_that_needs_nothing_runs() {
                     .unwrap();
                 // A comparison may be inconclusive (3), and a gate may be missed (4): the pages show both.
                 if !matches!(output.status.code(), Some(0 | 3 | 4)) {
-                    let cause = String::from_utf8_lossy(&output.stderr).into_owned();
+                    let printed = [output.stdout, output.stderr].concat();
+                    let printed = String::from_utf8_lossy(&printed);
                     failed.push(format!(
-                        "{}: {line}: {}: {cause}",
+                        "{}: {line}: {}: {printed}",
                         block.place, output.status
                     ));
                 }
