@@ -148,8 +148,9 @@ fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
 
     // The agent still answers after a gigabyte of output.
     let endless = line(&["head", "-c", "1000000000", "/dev/zero"]);
-    let refused = vm.run(&endless, LIMIT).unwrap_err().to_string();
-    assert!(refused.contains("more than 32 MiB"), "{refused}");
+    let cut = vm.run(&endless, LIMIT).unwrap();
+    assert_ne!(cut.code, 0, "the guest's memory is full");
+    assert!(cut.stdout.len() < 33 << 20, "{}", cut.stdout.len());
     let full = "df --output=pcent / /run | grep -c 100%";
     let full = vm.run(&line(&["sh", "-c", full]), LIMIT).unwrap();
     assert_eq!(

@@ -192,43 +192,36 @@ struct Output {
     reader: JoinHandle<()>,
 }
 
-/// The lines of an output that nobody has taken: the first [`HEAD_OUTPUT`] bytes, and the last [`MOST_OUTPUT`].
+/// An output of which nobody has taken the lines: the last [`MOST_OUTPUT`] bytes, and what was before them up to
+/// [`HEAD_OUTPUT`] bytes.
 #[derive(Debug, Default)]
 struct Kept {
-    head: VecDeque<Line>,
-    head_bytes: usize,
-    tail: VecDeque<Line>,
-    tail_bytes: usize,
+    head: Vec<u8>,
+    lines: VecDeque<Line>,
+    bytes: usize,
     /// The bytes between them that were dropped.
     dropped: u64,
 }
 
 impl Kept {
     fn add(&mut self, line: Line) {
-        let bytes = line.1.len();
-        if self.tail.is_empty() && self.dropped == 0 && self.head_bytes + bytes <= HEAD_OUTPUT {
-            self.head_bytes += bytes;
-            self.head.push_back(line);
-            return;
-        }
-        self.tail_bytes += bytes;
-        self.tail.push_back(line);
-        while self.tail_bytes > MOST_OUTPUT || self.tail.len() > MOST_LINES {
-            let Some((_, oldest)) = self.tail.pop_front() else {
+        self.bytes += line.1.len();
+        self.lines.push_back(line);
+        while self.bytes > MOST_OUTPUT || self.lines.len() > MOST_LINES {
+            let Some((_, oldest)) = self.lines.pop_front() else {
                 return;
             };
-            self.tail_bytes -= oldest.len();
-            self.dropped += oldest.len() as u64;
+            self.bytes -= oldest.len();
+            let room = HEAD_OUTPUT.saturating_sub(self.head.len());
+            let (first, rest) = oldest.split_at(room.min(oldest.len()));
+            self.head.extend(first);
+            self.dropped += rest.len() as u64;
         }
     }
 
     fn next(&mut self) -> Option<Line> {
-        if let Some(line) = self.head.pop_front() {
-            self.head_bytes -= line.1.len();
-            return Some(line);
-        }
-        let line = self.tail.pop_front()?;
-        self.tail_bytes -= line.1.len();
+        let line = self.lines.pop_front()?;
+        self.bytes -= line.1.len();
         Some(line)
     }
 }
@@ -265,11 +258,11 @@ impl Output {
         // A reader that panicked has kept what it read.
         let _ = self.reader.join();
         let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
-        let bytes = |lines: VecDeque<Line>| lines.into_iter().flat_map(|(_, line)| line);
         let note = (kept.dropped > 0).then(|| left_out(kept.dropped));
-        bytes(kept.head)
-            .chain(note.unwrap_or_default().into_bytes())
-            .chain(bytes(kept.tail))
+        let lines = kept.lines.into_iter().flat_map(|(_, line)| line);
+        let head = kept.head.into_iter();
+        head.chain(note.unwrap_or_default().into_bytes())
+            .chain(lines)
             .collect()
     }
 }
@@ -310,7 +303,12 @@ mod tests {
             let left: usize = left.split(' ').nth(1).unwrap().parse().unwrap();
             let kept = output.len() - left_out(left as u64).len();
             assert_eq!(left + kept, zeros + b"begin\n\nend\n".len());
-            assert!(kept <= HEAD_OUTPUT + MOST_OUTPUT, "{kept}");
+            // Lines are kept whole.
+            let least = MOST_OUTPUT - LONGEST_LINE as usize;
+            let most = HEAD_OUTPUT + MOST_OUTPUT;
+            assert!((least..=most).contains(&kept), "{kept}");
+            let head = output.windows(7).position(|bytes| bytes == b"\n[vtax:");
+            assert_eq!(head, Some(HEAD_OUTPUT));
         }
     }
 
