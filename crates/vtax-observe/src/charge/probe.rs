@@ -762,6 +762,12 @@ mod tests {
             }
             seen.push([all, drawn]);
         }
+        if seen.iter().all(|[all, _]| *all > 4000) {
+            eprintln!(
+                "SKIPPED: other programs sent more packets than the test all the time: {seen:?}"
+            );
+            return;
+        }
         panic!("all and the sample: {seen:?}");
     }
 }
