@@ -131,9 +131,6 @@ pub fn run(
     }
     // Only the operator may start runs.
     if settings.operator.is_some() {
-        if let Err(error) = plans::Plans::below(&options.plans).check() {
-            warn!("{error}");
-        }
         app = app.with_plans(&options.plans);
     }
     let server = Server::start(app, &settings)?;

@@ -94,14 +94,6 @@ pub enum PlanFileError {
         /// The root.
         root: PathBuf,
     },
-    /// The root cannot be read.
-    #[error("no plans are offered: cannot read their directory {}: {cause}", root.display())]
-    Root {
-        /// The root.
-        root: PathBuf,
-        /// The reason.
-        cause: std::io::Error,
-    },
     /// The file cannot be read.
     #[error("cannot read the plan {path:?} below {}: {cause}", root.display())]
     Unreadable {
@@ -120,18 +112,6 @@ impl Plans {
         Self {
             root: root.to_owned(),
         }
-    }
-
-    /// Checks that the root can be read.
-    ///
-    /// # Errors
-    /// When it cannot: no plan is offered then.
-    pub fn check(&self) -> Result<(), PlanFileError> {
-        let unread = |cause| PlanFileError::Root {
-            root: self.root.clone(),
-            cause,
-        };
-        fs::read_dir(&self.root).map(drop).map_err(unread)
     }
 
     /// All plans, including those with mistakes, in the order of their paths.
@@ -365,18 +345,6 @@ mod tests {
         let climbs = density::Plan::of_platforms(&["thread".to_owned()]);
         let climbs = check(&climbs, true, &Place::Local).unwrap();
         assert_eq!((climbs.kind, climbs.at_least), (Kind::Density, true));
-    }
-
-    #[test]
-    fn a_root_that_cannot_be_read_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(Plans::below(folder.path()).check().is_ok());
-        let error = Plans::below(&folder.path().join("none"))
-            .check()
-            .unwrap_err()
-            .to_string();
-        assert!(error.starts_with("no plans are offered"), "{error}");
-        assert!(error.contains("/none: No such file"), "{error}");
     }
 
     #[test]

@@ -394,6 +394,16 @@ fn a_file_that_a_full_disk_refuses_is_named() {
     }
 }
 
+#[test]
+fn a_page_whose_named_directory_of_plans_is_missing_does_not_start() {
+    let work = work();
+    let words = ["web", "--listen", "0", "--plans", "/nonexistent"];
+    let output = command(work.path(), &words).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(printed.contains("cannot read /nonexistent"), "{printed}");
+}
+
 #[test(needs = [root()])]
 fn another_user_gets_at_once_the_command_to_type_where_only_root_can() {
     let home = tempfile::tempdir().unwrap();

@@ -231,9 +231,9 @@ pub struct WebArgs {
     /// The directory above results directories: they are shown, and those of new runs are written there.
     #[arg(long, value_name = "DIR", default_value = "results")]
     pub results_root: PathBuf,
-    /// The directory of the plans that are offered.
-    #[arg(long, value_name = "DIR", default_value = "plans")]
-    pub plans: PathBuf,
+    /// The directory of the plans that are offered [default: plans].
+    #[arg(long, value_name = "DIR")]
+    pub plans: Option<PathBuf>,
     /// Encrypt with this certificate, a PEM file.
     #[arg(long, value_name = "FILE", requires = "key")]
     pub certificate: Option<PathBuf>,

@@ -13,11 +13,11 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::Path;
 use vtax_core::{Watts, terminal};
-use vtax_host::Roots;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
 use vtax_host::meters;
 use vtax_host::signals::Signals;
+use vtax_host::{HostError, Roots};
 use vtax_lab::run::default_state_dir;
 use vtax_log::Startup;
 use vtax_observe::charge::{Charger, ChargerOptions, IdleEnergy};
@@ -183,10 +183,14 @@ pub fn web(arguments: &WebArgs) -> Outcome {
     arguments.verbosity.start_log();
     let mut startup = Startup::connect();
     let stop = Signals::install()?.flag();
+    // One that is named must be there; without the usual one no plans are offered.
+    if let Some(named) = &arguments.plans {
+        std::fs::read_dir(named).map_err(HostError::file("read", named))?;
+    }
     let options = WebOptions {
         listen: arguments.listen,
         results: arguments.results_root.clone(),
-        plans: arguments.plans.clone(),
+        plans: arguments.plans.clone().unwrap_or_else(|| "plans".into()),
         certificate: arguments
             .certificate
             .clone()
