@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use vtax_host::HostError;
+use vtax_host::cell::requirements;
 use vtax_lab::LabError;
 use vtax_load::workload::command::words::join;
 use vtax_report::compare::NothingShared;
@@ -91,6 +92,19 @@ impl NeedsRoot {
         match geteuid().is_root() {
             true => Ok(()),
             false => Err(Self::of(std::env::args_os().skip(1), why)),
+        }
+    }
+
+    /// Checks that this process has the capabilities that trials need.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn check_capabilities(why: &'static str) -> Result<(), Self> {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let lacking = requirements::lacking(&status);
+        match lacking.iter().any(|capability| capability.needed) {
+            true => Self::check(why),
+            false => Ok(()),
         }
     }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `vtax plan`: the check of a plan with its expected time, and the keys of plans.
 
-use super::run::check_capabilities;
 use super::{json, precision};
 use crate::Outcome;
 use crate::cli::{PlanCheckArgs, PlanKeysArgs, PlanNewArgs};
+use crate::exit::NeedsRoot;
 use crate::output::{out, outln};
 use crate::progress::{in_words, note};
 use serde_json::{Value, json};
@@ -137,7 +137,7 @@ fn is_program(path: &Path, text: &str) -> bool {
 /// Writes a new plan.
 pub fn new(arguments: &PlanNewArgs) -> Outcome {
     if matches!(arguments.subject, Subject::Ssh(_)) {
-        check_capabilities("it checks that this host can run trials")?;
+        NeedsRoot::check_capabilities("it checks that this host can run trials")?;
     }
     let new = new::new_plan(&arguments.subject, &Catalogue::standard())?;
     for what in &new.notes {

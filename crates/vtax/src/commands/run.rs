@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Instant;
 use vtax_core::{Source, counted};
 use vtax_guest::image::{self, Recipe};
-use vtax_host::cell::requirements;
 use vtax_host::roots::Roots;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_host::{HostError, cell, kernel_file};
@@ -55,23 +54,10 @@ pub fn check_root(at: &PlaceArgs, planned: &Planned<'_>) -> Outcome {
                 platform.is_none_or(|platform| !platform.is_external(guest.settings))
             });
             if is_made {
-                check_capabilities("a run makes namespaces, mounts and control groups")?;
+                NeedsRoot::check_capabilities("a run makes namespaces, mounts and control groups")?;
             }
             Ok(())
         }
-    }
-}
-
-/// Checks that this process has the capabilities that trials need.
-///
-/// # Errors
-/// When it has not; with the command to type.
-pub fn check_capabilities(why: &'static str) -> Result<(), NeedsRoot> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let lacking = requirements::lacking(&status);
-    match lacking.iter().any(|capability| capability.needed) {
-        true => NeedsRoot::check(why),
-        false => Ok(()),
     }
 }
 
