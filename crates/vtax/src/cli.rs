@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command line as clap sees it.
 
+pub mod completions;
 #[cfg(test)]
 mod grammar;
 pub mod help;
 mod ledger;
+pub mod manual;
 pub mod old;
 mod plans;
 mod results;

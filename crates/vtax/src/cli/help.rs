@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The help of vtax: commands in groups, two examples for each command, and topics that belong to no command. Man pages and
-//! completions are made from the same parser.
+//! The help of vtax: commands in groups, two examples for each command, and topics that belong to no command.
 
 use super::Cli;
-use clap::{Arg, Command, CommandFactory};
+use clap::{Command, CommandFactory};
 
 /// The commands by purpose, in the order of the help.
 pub const GROUPS: [(&str, &[&str]); 5] = [
@@ -544,7 +543,7 @@ pub fn parser() -> Command {
 }
 
 /// The command line with values in the texts of options, and with examples.
-fn documented() -> Command {
+pub(super) fn documented() -> Command {
     with_examples(with_values(Cli::command()), "")
 }
 
@@ -581,119 +580,6 @@ fn on_one_line(command: Command) -> Command {
     };
     let command = command.long_about(None::<&str>);
     command.mut_subcommands(on_one_line)
-}
-
-/// The command line as man pages show it, with a synopsis that has the values of options.
-pub fn manual() -> Command {
-    let mut command = documented().disable_help_subcommand(true);
-    command.build();
-    with_synopsis(command)
-}
-
-fn with_synopsis(command: Command) -> Command {
-    let name = command.get_bin_name().unwrap_or("vtax").to_owned();
-    let visible = || command.get_arguments().filter(|one| !one.is_hide_set());
-    let options = visible().filter(|one| !one.is_positional()).map(option);
-    let mut places: Vec<&Arg> = visible().filter(|one| one.is_positional()).collect();
-    places.sort_by_key(|one| one.get_index());
-    let below = match (
-        command.has_subcommands(),
-        command.is_subcommand_required_set(),
-    ) {
-        (false, _) => None,
-        (true, true) => Some("COMMAND".to_owned()),
-        (true, false) => Some("[COMMAND]".to_owned()),
-    };
-    let words = options.chain(places.into_iter().map(place)).chain(below);
-    let words: Vec<String> = std::iter::once(name).chain(words).collect();
-    command
-        .override_usage(words.join(" "))
-        .mut_subcommands(with_synopsis)
-}
-
-/// The names of an argument's values.
-fn values(argument: &Arg) -> String {
-    let names = argument.get_value_names().unwrap_or_default();
-    names.join(" ")
-}
-
-/// An option in a synopsis: `[--results DIR]`.
-fn option(argument: &Arg) -> String {
-    let name = match (argument.get_long(), argument.get_short()) {
-        (Some(long), _) => format!("--{long}"),
-        (None, short) => format!("-{}", short.unwrap_or_default()),
-    };
-    let value = match argument.get_action().takes_values() {
-        true => values(argument),
-        false => String::new(),
-    };
-    let is_optional = argument
-        .get_num_args()
-        .is_some_and(|some| some.min_values() == 0);
-    let word = match (value.as_str(), is_optional) {
-        ("", _) => name,
-        (value, true) => format!("{name} [{value}]"),
-        (value, false) => format!("{name} {value}"),
-    };
-    match argument.is_required_set() {
-        true => word,
-        false => format!("[{word}]"),
-    }
-}
-
-/// A positional argument in a synopsis: `PLAN`, `[PLAN]`, `RESULTS...`, `[-- COMMAND...]`.
-fn place(argument: &Arg) -> String {
-    let many = argument
-        .get_num_args()
-        .is_some_and(|some| some.max_values() > 1);
-    let before = if argument.is_last_set() { "-- " } else { "" };
-    let word = format!(
-        "{before}{}{}",
-        values(argument),
-        if many { "..." } else { "" }
-    );
-    match argument.is_required_set() {
-        true => word,
-        false => format!("[{word}]"),
-    }
-}
-
-/// The command line as completions offer it: without what is hidden.
-pub fn completed() -> Command {
-    visible(&documented())
-}
-
-fn visible(command: &Command) -> Command {
-    let arguments = command.get_arguments().filter(|one| !one.is_hide_set());
-    let below = command.get_subcommands().filter(|one| !one.is_hide_set());
-    Command::new(kept(command.get_name()))
-        .about(command.get_about().cloned().unwrap_or_default())
-        .disable_help_subcommand(true)
-        .args(arguments.map(alone))
-        .subcommands(below.map(visible))
-}
-
-/// An argument without its relations to others, some of which are hidden.
-fn alone(argument: &Arg) -> Arg {
-    let names = argument.get_value_names().unwrap_or_default();
-    let alone = Arg::new(argument.get_id().clone())
-        .short(argument.get_short())
-        .long(argument.get_long().map(kept))
-        .help(argument.get_help().cloned().unwrap_or_default())
-        .action(argument.get_action().clone())
-        .value_parser(argument.get_value_parser().clone())
-        .value_names(names.iter().cloned())
-        .index(argument.get_index())
-        .last(argument.is_last_set());
-    match argument.get_num_args() {
-        Some(number) => alone.num_args(number),
-        None => alone,
-    }
-}
-
-/// clap takes names that live as long as the program, which prints completions and ends.
-fn kept(name: &str) -> &'static str {
-    Box::leak(name.to_owned().into_boxed_str())
 }
 
 /// Adds the examples to the commands of which `path` has the words.

@@ -2,7 +2,7 @@
 //! `vtax generate`: the man pages and completions of a package, from the parser.
 
 use crate::Outcome;
-use crate::cli::{GenerateCommand, help};
+use crate::cli::{GenerateCommand, completions, manual};
 use crate::output::cannot_write;
 use clap::Command;
 use clap_complete::Shell;
@@ -12,7 +12,7 @@ use vtax_core::terminal;
 
 pub fn execute(command: &GenerateCommand) -> Outcome {
     match command {
-        GenerateCommand::Man { directory } => man(&help::manual(), directory)?,
+        GenerateCommand::Man { directory } => man(&manual::manual(), directory)?,
         GenerateCommand::Completions { shell } => {
             let mut out = terminal::data();
             out.write_all(completions(*shell).as_bytes())
@@ -39,7 +39,7 @@ fn man(command: &Command, directory: &Path) -> Outcome {
 }
 
 fn completions(shell: Shell) -> String {
-    let mut command = help::completed();
+    let mut command = completions::completed();
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, "vtax", &mut text);
     let mut text = String::from_utf8_lossy(&text).into_owned();
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn a_synopsis_has_the_values_of_options_and_arguments_in_their_order() {
         let folder = tempfile::tempdir().unwrap();
-        man(&help::manual(), folder.path()).unwrap();
+        man(&manual::manual(), folder.path()).unwrap();
         let page = |name: &str| {
             let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
             text.replace('\\', "")
@@ -149,7 +149,9 @@ mod tests {
     fn a_man_page_that_cannot_be_written_is_named() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("vtax-doctor.1")).unwrap();
-        let cause = man(&help::manual(), folder.path()).unwrap_err().to_string();
+        let cause = man(&manual::manual(), folder.path())
+            .unwrap_err()
+            .to_string();
         assert!(cause.contains("vtax-doctor.1"), "{cause}");
     }
 }
