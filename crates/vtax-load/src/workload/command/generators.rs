@@ -23,8 +23,8 @@ pub struct Generator {
     pub phrase: &'static str,
     /// Whether its numbers are on standard error.
     pub is_on_stderr: bool,
-    /// The options that say how long it runs, and the seconds without one; zero where the work ends it.
-    time: (&'static [&'static str], f64),
+    /// The options that say how long it runs, and the time without one; zero where the work ends it.
+    time: (&'static [&'static str], Duration),
     /// Reads the work, in the unit.
     amount: fn(&str) -> Option<f64>,
     /// Finds what failed.
@@ -50,14 +50,14 @@ const REQUEST: Generator = Generator {
     unit: "request",
     phrase: "serve 1 request",
     is_on_stderr: false,
-    time: (&[], 0.0),
+    time: (&[], Duration::ZERO),
     amount: |_| None,
     failed: |_| None,
 };
 
 /// wrk, and wrk2, which prints the same.
 const WRK: Generator = Generator {
-    time: (&["-d", "--duration"], 10.0),
+    time: (&["-d", "--duration"], Duration::from_secs(10)),
     amount: |text| sum(text, r"(?m)^ +([0-9]+) requests in "),
     failed: |text| {
         let status = line(text, r"(?m)^ +(Non-2xx or 3xx responses: [0-9]+)");
@@ -81,7 +81,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "oha",
         versions: "1.16.0",
-        time: (&["-z"], 0.0),
+        time: (&["-z"], Duration::ZERO),
         amount: |text| match json(text) {
             Some(document) => {
                 let codes = document.get("statusCodeDistribution")?.as_object()?;
@@ -95,7 +95,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "ab",
         versions: "2.3",
-        time: (&["-t"], 0.0),
+        time: (&["-t"], Duration::ZERO),
         amount: |text| sum(text, r"(?m)^Complete requests: +([0-9]+)"),
         failed: |text| {
             let status = line(text, r"(?m)^(Non-2xx responses: +[0-9]+)");
@@ -114,7 +114,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "hey",
         versions: "0.1.4",
-        time: (&["-z"], 0.0),
+        time: (&["-z"], Duration::ZERO),
         amount: |text| sum(text, r"(?m)^ *\[[0-9]{3}\]\s+([0-9]+) responses"),
         failed: statuses,
         ..REQUEST
@@ -122,7 +122,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "vegeta",
         versions: "12.8.4",
-        time: (&["-duration"], 0.0),
+        time: (&["-duration"], Duration::ZERO),
         amount: |text| match json(text) {
             Some(document) => document.get("requests")?.as_f64(),
             None => sum(
@@ -145,7 +145,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "k6",
         versions: "0.46.0",
-        time: (&["-d", "--duration"], 0.0),
+        time: (&["-d", "--duration"], Duration::ZERO),
         amount: |text| sum(text, r"(?m)^ *http_reqs\.*: +([0-9]+) "),
         failed: |text| {
             let failed = line(text, r"(?m)^ *(?:. )?(http_req_failed\.*: +.*)$")?;
@@ -162,14 +162,14 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "memtier_benchmark",
         versions: "2f74d61",
-        time: (&["--test-time"], 0.0),
+        time: (&["--test-time"], Duration::ZERO),
         amount: memtier,
         ..REQUEST
     },
     Generator {
         program: "sysbench",
         versions: "1.0.20",
-        time: (&["--time"], 10.0),
+        time: (&["--time"], Duration::from_secs(10)),
         unit: "event",
         phrase: "do 1 event of sysbench",
         amount: |text| sum(text, r"(?m)^ +total number of events: +([0-9]+)"),
@@ -178,7 +178,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "fio",
         versions: "3.33",
-        time: (&["--runtime"], 0.0),
+        time: (&["--runtime"], Duration::ZERO),
         unit: "access",
         phrase: "do 1 access of fio",
         amount: |text| match json(text) {
@@ -204,7 +204,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "iperf3",
         versions: "3.12",
-        time: (&["-t", "--time"], 10.0),
+        time: (&["-t", "--time"], Duration::from_secs(10)),
         unit: "GB",
         phrase: "transfer 1 GB",
         amount: |text| Some(iperf3(text)? / 1e9),
@@ -213,7 +213,7 @@ pub const GENERATORS: &[Generator] = &[
     Generator {
         program: "stress-ng",
         versions: "0.15.06",
-        time: (&["-t", "--timeout"], 0.0),
+        time: (&["-t", "--timeout"], Duration::ZERO),
         unit: "op",
         phrase: "do 1 bogo operation of stress-ng",
         is_on_stderr: true,
@@ -258,27 +258,19 @@ pub fn runs_for(load: &str) -> Option<Duration> {
     let given = words.iter().enumerate().find_map(|(place, word)| {
         let option = options.iter().find(|option| word.starts_with(**option))?;
         match word.strip_prefix(*option)?.trim_start_matches('=') {
-            "" => words.get(place + 1).and_then(|value| seconds(value)),
-            value => seconds(value),
+            "" => words.get(place + 1).and_then(|value| time(value)),
+            value => time(value),
         }
     });
-    let seconds = given.unwrap_or(default);
-    let time = Duration::try_from_secs_f64(seconds).ok();
-    time.filter(|time| !time.is_zero())
+    Some(given.unwrap_or(default)).filter(|time| !time.is_zero())
 }
 
-/// The seconds of `2`, `2s`, `500ms`, `1m` or `1h`.
-fn seconds(text: &str) -> Option<f64> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
-    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
-    let scale = match unit {
-        "" | "s" => 1.0,
-        "ms" => 1e-3,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return None,
-    };
-    Some(number.parse::<f64>().ok()? * scale)
+/// A time of a generator's option: a number alone is seconds.
+fn time(text: &str) -> Option<Duration> {
+    match text.parse() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
+        Err(_) => vtax_args::time::parse(text).ok(),
+    }
 }
 
 /// The work that a generator printed; `None` where it printed none that is known.
@@ -612,7 +604,8 @@ mod tests {
             ("stress-ng --cpu 1 -t", None),
             ("ab -n 400 http://{target}/", None),
             ("sha256sum -d 5 /usr/bin/perl", None),
-            ("wrk -d99999999999999999999h x", None),
+            // wrk refuses it.
+            ("wrk -d99999999999999999999h x", Some(10.0)),
         ] {
             let found = runs_for(load).map(|time| time.as_secs_f64());
             assert_eq!(found, seconds, "{load}");
