@@ -3,7 +3,7 @@
 import { h, say, clock, zone } from "./dom.js";
 
 const HEIGHT = { tall: 220, small: 110 };
-/** The room at the right for half of a label as long as 12:34:56, whose tick may be at the last moment. */
+/** The room in pixels for the right half of a label such as 12:34:56, whose tick may be at the end of the axis. */
 const HALF_A_TIME = 32;
 
 function ink(name) {

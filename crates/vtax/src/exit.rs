@@ -144,12 +144,12 @@ pub fn is_interrupt(cause: &(dyn Error + 'static)) -> bool {
     host_error(cause).is_some_and(|error| matches!(error, HostError::Interrupted))
 }
 
-/// Whether the output of the command has no reader any more.
-pub fn is_broken_pipe(cause: &(dyn Error + 'static)) -> bool {
+/// Whether an error of a file or pipe is of this kind.
+pub fn is_io(cause: &(dyn Error + 'static), kind: io::ErrorKind) -> bool {
     let mut next = Some(cause);
     while let Some(cause) = next {
         let error = cause.downcast_ref::<io::Error>();
-        if error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        if error.is_some_and(|error| error.kind() == kind) {
             return true;
         }
         next = cause.source();

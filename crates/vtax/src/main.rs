@@ -19,7 +19,7 @@ mod reference;
 use clap::FromArgMatches;
 use cli::{AccuracyCommand, Cli, Command, ImageCommand, MeterCommand, PlanCommand};
 use cli::{help, old};
-use exit::{Exit, NeedsRoot, is_broken_pipe, is_interrupt};
+use exit::{Exit, NeedsRoot, is_interrupt, is_io};
 use progress::{is_unread, note};
 use std::error::Error;
 use std::io::{ErrorKind, Write};
@@ -106,7 +106,8 @@ fn ended(outcome: Outcome) -> ExitCode {
         Ok(()) => Exit::Done.into(),
         // The command was interrupted because its output has no reader: a message would have none either.
         Err(cause)
-            if (is_interrupt(cause.as_ref()) || is_broken_pipe(cause.as_ref())) && is_unread() =>
+            if (is_interrupt(cause.as_ref()) || is_io(cause.as_ref(), ErrorKind::BrokenPipe))
+                && is_unread() =>
         {
             end_unread();
             Exit::Failed.into()

@@ -409,6 +409,7 @@ fn another_user_gets_at_once_the_command_to_type_where_only_root_can() {
     let home = tempfile::tempdir().unwrap();
     std::os::unix::fs::chown(home.path(), Some(65534), Some(65534)).unwrap();
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let results_of_root = finished_results(home.path());
     // The build's directory may be closed to other users.
     let program = home.path().join("vtax");
     fs::copy(env!("CARGO_BIN_EXE_vtax"), &program).unwrap();
@@ -423,21 +424,30 @@ fn another_user_gets_at_once_the_command_to_type_where_only_root_can() {
             .current_dir(home.path());
         let output = command.output().unwrap();
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-        (output.status.code(), printed)
+        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), printed, shown)
     };
+    // Root's results: the findings are shown, and only the page is not written.
+    let (status, printed, shown) = run(&format!("report {results_of_root}"));
+    assert_eq!(status, Some(5), "{printed}");
+    assert!(
+        printed.contains("sudo ") && printed.lines().count() == 1,
+        "{printed}"
+    );
+    assert!(shown.contains("trials count"), "{shown}");
     for line in [
         "cap --each 1",
         "image build --force",
         "plan new --for ssh:localhost",
     ] {
-        let (status, printed) = run(line);
+        let (status, printed, _) = run(line);
         assert_eq!(status, Some(5), "{line}: {printed}");
         let wanted = format!("sudo {} {line}   # ", program.display());
         assert!(printed.starts_with(&wanted), "{printed}");
         assert_eq!(printed.lines().count(), 1, "{printed}");
     }
     for line in ["cap --each 1 --count 1 --dry-run", "testbed list"] {
-        let (status, printed) = run(line);
+        let (status, printed, _) = run(line);
         assert_eq!(status, Some(0), "{line}: {printed}");
     }
 }

@@ -472,7 +472,7 @@ fn take_kernel(root: &Path, destination: &Path) -> Result<String, HostError> {
     Ok(version.clone())
 }
 
-/// Bytes for which mke2fs makes one inode, where it is not told how many.
+/// The bytes for each inode of a file system of this size, mke2fs's default.
 const BYTES_OF_INODE: u64 = 16384;
 
 /// Packs the tree into a raw ext4 image.

@@ -107,7 +107,7 @@ const CUT: &str = r"[...document.querySelectorAll('table')].filter((table) => {
   return gone;
 }).length";
 
-/// The least room at the right of a graph for half of a time, in pixels: a tick may be at the last moment.
+/// The least room in pixels at the right of a graph, for half of a label: a tick may be at the end of the axis.
 const ROOM: &str = r"(() => {
   const pen = document.createElement('canvas').getContext('2d');
   pen.font = '12px system-ui, sans-serif';

@@ -8,6 +8,7 @@ use crate::cli::{
     CompareArgs, CompareFormat, ExportArgs, ExportFormat, ExportOf, HistoryArgs, ReportArgs,
     SurveyArgs,
 };
+use crate::exit::{NeedsRoot, is_io};
 use crate::output::{cannot_write, cannot_write_to, out, outln};
 use crate::progress::note;
 use rustix::termios::tcgetwinsize;
@@ -25,6 +26,16 @@ use vtax_report::results::{ResultsDir, ResultsError};
 use vtax_report::{compare, export, figures, gate, history, html, survey, svg, terminal};
 
 pub fn report(arguments: &ReportArgs) -> Outcome {
+    written(arguments).map_err(|cause| {
+        let needed = NeedsRoot::check("root made the results, beside which the report is written");
+        match (is_io(&*cause, io::ErrorKind::PermissionDenied), needed) {
+            (true, Err(needed)) => needed.into(),
+            _ => cause,
+        }
+    })
+}
+
+fn written(arguments: &ReportArgs) -> Outcome {
     if !arguments.figures.is_empty() {
         let formats: Vec<_> = arguments.figures.iter().map(|one| (*one).into()).collect();
         return draw(&arguments.results, &formats, arguments.output.as_deref());
@@ -87,7 +98,7 @@ pub fn show(directories: &[PathBuf]) -> Result<Analysis, Box<dyn Error>> {
 
 /// As [`show`], with the notes on method, energy and noise or without.
 fn shown(directories: &[PathBuf], notes: bool) -> Result<Analysis, Box<dyn Error>> {
-    let (path, analysis) = write(directories)?;
+    let (results, analysis) = read(directories)?;
     let styled = stdout().has_styles();
     let render = if notes {
         terminal::table
@@ -95,6 +106,7 @@ fn shown(directories: &[PathBuf], notes: bool) -> Result<Analysis, Box<dyn Error
         terminal::brief
     };
     out!("{}", render(&analysis, width(), styled))?;
+    let path = html::write_report(&results, &analysis)?;
     outln!("\nreport: {}", path.display())?;
     Ok(analysis)
 }

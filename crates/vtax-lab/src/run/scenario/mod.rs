@@ -151,7 +151,7 @@ impl Experiment for Scenarios<'_> {
         })?;
         self.cache_dir = image::cache_dir()?;
         self.meters = Meters::choose(&self.plan.meters, self.roots, note)?;
-        // The vtax outside of an emulated host tells its user.
+        // The vtax that started the emulated host prints it.
         if self.host != Source::Simulated
             && let Some(assumption) = self.assumption()
         {
