@@ -63,7 +63,7 @@ lint:
 	@./scripts/circles
 	@./scripts/strings
 	@./scripts/programs
-	@without=$$(grep -L 'deny(clippy::disallowed_methods' crates/*/src/lib.rs crates/*/src/main.rs crates/*/src/bin/*.rs); \
+	@without=$$(grep -L 'deny(clippy::disallowed_methods' crates/*/*/src/lib.rs crates/*/*/src/main.rs crates/*/*/src/bin/*.rs); \
 	test -z "$$without" || { echo "these do not deny clippy::disallowed_methods, see clippy.toml: $$without"; false; }
 	@without=$$(grep -rL --include='*.rs' SPDX-License-Identifier: crates; grep -L SPDX-License-Identifier: scripts/*); \
 	test -z "$$without" || { echo "these do not name their licence in an SPDX line: $$without"; false; }

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The Debian package: what is in it, its units, and what it leaves on a host that it is removed from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
+
+/// A package of this build.
+fn package(folder: &Path) -> PathBuf {
+    let output = Command::new(root().join("scripts/package"))
+        .arg(env!("CARGO_BIN_EXE_vtax"))
+        .arg(folder)
+        .arg("--for-test")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end())
+}
+
+#[test(needs = [program("dpkg-deb"), program("objcopy"), program("python3")])]
+fn a_package_has_the_programs_of_the_docs_a_page_for_each_command_and_no_service_that_is_enabled() {
+    let folder = tempfile::tempdir().unwrap();
+    let package = package(folder.path());
+    let mut list = Command::new("dpkg-deb");
+    let list = list.arg("--contents").arg(&package);
+    let list = list.output().unwrap().stdout;
+    let list = String::from_utf8(list).unwrap();
+    for file in [
+        "./usr/bin/vtax\n",
+        "./usr/bin/vtax-nic -> vtax\n",
+        "./usr/bin/vtax-mvm -> vtax\n",
+        "./usr/lib/systemd/system/vtax-exporter.service\n",
+        "./usr/lib/systemd/system/vtax-nic.service\n",
+        "./usr/lib/systemd/system/vtax-web.service\n",
+        "./usr/share/qemu/vhost-user/50-vtax-nic.json\n",
+        "./usr/share/vtax/grafana/vtax.json\n",
+        "./usr/share/vtax/prometheus/vtax.rules.yml\n",
+        "./usr/share/bash-completion/completions/vtax\n",
+        "./usr/share/man/man1/vtax.1.gz\n",
+        "./usr/share/man/man1/vtax-plan-show.1.gz\n",
+        "./usr/share/man/man1/vtax-nic.1.gz\n",
+        "./usr/share/man/man1/vtax-exporter.1.gz\n",
+        "./usr/share/doc/vtax/copyright\n",
+    ] {
+        assert!(list.contains(file), "{file}: {list}");
+    }
+    assert!(!list.contains("./etc/"), "{list}");
+    assert!(!list.contains("generate"), "{list}");
+}
+
+/// A unit is checked with the program of this build in place of the installed one.
+#[test(needs = [program("systemd-analyze")])]
+fn systemd_finds_nothing_wrong_with_the_units() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["vtax-exporter", "vtax-nic", "vtax-web"] {
+        let unit = format!("{name}.service");
+        let text = fs::read_to_string(root().join("contrib/systemd").join(&unit)).unwrap();
+        assert!(text.contains("NoNewPrivileges=yes"), "{unit}");
+        assert!(text.contains("CapabilityBoundingSet="), "{unit}");
+        for restriction in [
+            "LockPersonality=yes",
+            "ProtectControlGroups=yes",
+            "ProtectKernelModules=yes",
+            "RestrictNamespaces=",
+            "RestrictSUIDSGID=yes",
+            "SystemCallArchitectures=native",
+        ] {
+            assert!(text.contains(restriction), "{unit} lacks {restriction}");
+        }
+        let lines = text
+            .lines()
+            .filter(|line| !line.starts_with("Documentation="));
+        let lines: Vec<String> = lines
+            .map(|line| match line.strip_prefix("ExecStart=/usr/bin/vtax") {
+                Some(_) => format!("ExecStart={}", env!("CARGO_BIN_EXE_vtax")),
+                None => line.to_owned(),
+            })
+            .collect();
+        let file = folder.path().join(&unit);
+        fs::write(&file, lines.join("\n")).unwrap();
+        let mut verify = Command::new("systemd-analyze");
+        let output = verify.arg("verify").arg(&file).output().unwrap();
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        // Other units of this machine may be broken.
+        let wrong: Vec<&str> = words.lines().filter(|line| line.contains(&unit)).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
+}
+
+#[test(needs = [root(), brought_by_test_all("systemd-nspawn"), test_all("takes 40 s")])]
+fn a_package_is_used_in_debian_12_and_13_its_units_serve_and_a_purge_leaves_only_results() {
+    let roots = Path::new(&std::env::var("HOME").unwrap_or("/root".to_owned()))
+        .join(".cache/vtax-tests/roots");
+    if !["bookworm", "trixie"]
+        .iter()
+        .all(|suite| roots.join(format!("{suite}-systemd.tar")).exists())
+    {
+        skip!("no clean roots are here: `make package-test` fetches them");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(root().join("scripts/package-test"))
+        .arg(package(folder.path()))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
