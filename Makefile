@@ -91,7 +91,7 @@ bench-nic: build
 	@./scripts/bench-nic $(dir $(VTAX)) $(PARTS)
 
 bench-charge: setup
-	$(CARGO) bench --locked -p vtax-observe --bench charge_windows
+	$(CARGO) bench --locked -p vtax-charge --bench charge_windows
 	$(CARGO) bench --locked -p vtax-serve --bench charge --bench scrape
 
 # Without FLEET: 100 hosts, which takes a minute.

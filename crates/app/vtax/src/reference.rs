@@ -197,7 +197,7 @@ fn reasons() -> String {
 
 /// The fields of the records of a run, by the doc comments of their types.
 fn records() -> String {
-    const SOURCE: &str = "crates/show/report/src/results/trial.rs";
+    const SOURCE: &str = "crates/show/results/src/trial.rs";
     let mut page = start(
         "Records of a run",
         "A results directory has the plan, one record of the run and one of each trial. All of them are JSON but the samples.\n\n\

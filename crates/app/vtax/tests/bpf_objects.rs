@@ -10,7 +10,7 @@ use vtax_testkit::skip;
 /// An object, and the script that builds it from the source beside it.
 const OBJECTS: [(&str, &str); 5] = [
     (
-        "ledger/observe/bpf/charge.bpf.o",
+        "ledger/charge/bpf/charge.bpf.o",
         "ledger/observe/bpf/build.sh",
     ),
     (
@@ -22,7 +22,7 @@ const OBJECTS: [(&str, &str); 5] = [
         "ledger/observe/bpf/build.sh",
     ),
     (
-        "ledger/observe/tests/containers/redirect.bpf.o",
+        "ledger/charge/tests/containers/redirect.bpf.o",
         "ledger/observe/bpf/build.sh",
     ),
     ("lab/testbed/bpf/speed.bpf.o", "lab/testbed/bpf/build.sh"),

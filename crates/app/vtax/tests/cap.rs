@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use vtax_observe::guests::Hierarchy;
+use vtax_inventory::Hierarchy;
 #[allow(dead_code, reason = "this needs a part of it")]
 use vtax_testkit::containers::{Container, Group, Setting};
 use vtax_testkit::skip;

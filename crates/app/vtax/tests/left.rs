@@ -3,7 +3,7 @@
 
 use crate::support::{can_run_trials, run, the_host};
 use std::fs;
-use vtax_report::results::{ResultsDir, Trial};
+use vtax_results::{ResultsDir, Trial};
 
 /// Runs a shell script once on each platform.
 fn trials(script: &str, platforms: &[&str]) -> Vec<Trial> {

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use vtax_core::Source;
 use vtax_guest::image;
-use vtax_report::results::{ResultsDir, TrialOutcome};
+use vtax_results::{ResultsDir, TrialOutcome};
 use vtax_serve::share::Share;
 
 const PLAN: &str = r#"

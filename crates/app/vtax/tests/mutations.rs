@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use vtax_core::SplitMix64;
 use vtax_lab::plan::{Catalogue, Plan, treatments};
 use vtax_report::analysis::{Analysis, analyse};
-use vtax_report::results::ResultsDir;
 use vtax_report::{compare, export, html, terminal};
+use vtax_results::ResultsDir;
 
 fn tries() -> u64 {
     std::env::var("TRIES").map_or(1000, |tries| tries.parse().unwrap())

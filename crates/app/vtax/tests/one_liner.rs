@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use vtax_report::results::{ResultsDir, Trial};
+use vtax_results::{ResultsDir, Trial};
 
 /// Runs a command line after `vtax run`.
 fn trials(arguments: &[&str]) -> Vec<Trial> {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use vtax_lab::plan::{Catalogue, Order, Plan, schedule, treatments};
-use vtax_report::results::{ResultsDir, RunInfo};
+use vtax_results::{ResultsDir, RunInfo};
 use vtax_testkit::results::Fake;
 
 const PLAN: &str = r#"

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use vtax_core::Nanoseconds;
 use vtax_host::untrusted::archive::{entry, header};
-use vtax_report::results::{
+use vtax_results::{
     FORMAT, ObservationCost, PhaseTimes, ResultsDir, RunInfo, Scheduled, Treatment, Trial,
     TrialOutcome,
 };

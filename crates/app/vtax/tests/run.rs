@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use vtax_report::results::{ResultsDir, TrialOutcome};
+use vtax_results::{ResultsDir, TrialOutcome};
 
 const PLAN: &str = r#"
 name = "small"

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
-use vtax_serve::fake::Host;
+use vtax_charge::fake::Host;
 use vtax_web::{AppState, ListenerSettings, Live, Server};
 
 const GUESTS: u32 = 1000;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 use vtax_report::analysis::{Analysis, analyse};
-use vtax_report::results::{ResultsDir, ResultsError};
+use vtax_results::{ResultsDir, ResultsError};
 
 const MAX_ANALYSES: usize = 16;
 

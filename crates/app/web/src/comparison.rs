@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use vtax_report::analysis::{Analysis, distinct};
 use vtax_report::compare;
-use vtax_report::stats::Verdict;
+use vtax_results::stats::Verdict;
 
 /// The largest number of runs in one comparison.
 pub const MAX_COMPARED: usize = 8;

@@ -8,8 +8,8 @@ use vtax_core::metric::{self, Metric};
 use vtax_density::report::{Summary, TreatmentClimbs};
 use vtax_density::resources::Resource;
 use vtax_report::analysis::{Analysis, TreatmentSummary};
-use vtax_report::results::ResultsDir;
-use vtax_report::stats::describe;
+use vtax_results::ResultsDir;
+use vtax_results::stats::describe;
 
 /// The metrics of load levels that are drawn besides the headline metrics.
 const DRAWN: [&Metric; 5] = [

@@ -2,7 +2,7 @@
 //! The findings of climbs: a sentence for each treatment.
 
 use vtax_density::report::Summary;
-use vtax_report::results::ResultsDir;
+use vtax_results::ResultsDir;
 
 /// The sentences of a density run; none where its climbs cannot be read.
 pub fn sentences(results: &ResultsDir) -> Vec<String> {

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use vtax_files::FileError;
 use vtax_http::TokenError;
-use vtax_report::results::ResultsError;
+use vtax_results::ResultsError;
 
 /// An error that prevents the page from being served.
 #[derive(Debug, thiserror::Error)]

@@ -4,8 +4,8 @@
 
 use serde::Serialize;
 use vtax_report::analysis::{Analysis, Comparison, MetricSummary, PlatformVerdict, distinct};
-use vtax_report::numbers::estimate;
-use vtax_report::stats::Verdict;
+use vtax_results::numbers::estimate;
+use vtax_results::stats::Verdict;
 
 /// The numbers of a run.
 #[derive(Debug, Serialize)]

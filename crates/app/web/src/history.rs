@@ -323,7 +323,7 @@ impl<const N: usize> Track<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vtax_serve::fake::Host;
+    use vtax_charge::fake::Host;
     use vtax_serve::top::Sort;
 
     fn pass(host: &mut Host, time: u64) -> Rates {

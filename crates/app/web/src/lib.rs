@@ -66,7 +66,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use token_file::TokenFile;
 use tracing::{info, warn};
-use vtax_serve::Watch;
+use vtax_charge::Watch;
 
 /// The time between two readings of the host.
 const INTERVAL: Duration = Duration::from_secs(1);

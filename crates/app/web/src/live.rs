@@ -12,10 +12,10 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
+use vtax_charge::{ChargedGuest, LedgerSnapshot};
+use vtax_charge::{Ledger, Stage};
 use vtax_core::{Nanoseconds, Source};
-use vtax_observe::charge::{Ledger, Stage};
 use vtax_serve::top::{Key, Rates, Row, Sort};
-use vtax_serve::{GuestUse, Snapshot};
 
 /// The number of guests with rows of their own in an update.
 pub const MAX_ROWS: usize = 40;
@@ -54,7 +54,7 @@ struct State {
 
 #[derive(Debug)]
 struct LastInterval {
-    snapshot: Snapshot,
+    snapshot: LedgerSnapshot,
     coarse: Option<Point<{ HOST.len() }>>,
 }
 
@@ -69,7 +69,7 @@ impl Default for Live {
 
 impl Live {
     /// Makes a snapshot the present one. The first snapshot of a watch only begins an interval and is not shown.
-    pub fn show(&self, snapshot: Snapshot) {
+    pub fn show(&self, snapshot: LedgerSnapshot) {
         if snapshot.ledger.span == Nanoseconds(0) {
             return;
         }
@@ -146,7 +146,7 @@ impl Live {
     clippy::cast_precision_loss,
     reason = "milliseconds of this millennium fit"
 )]
-fn seconds(snapshot: &Snapshot) -> f64 {
+fn seconds(snapshot: &LedgerSnapshot) -> f64 {
     snapshot.ended.as_millisecond() as f64 / 1e3
 }
 
@@ -346,15 +346,15 @@ fn taken(ledger: &Ledger, number: u32) -> Nanoseconds {
 }
 
 impl Detail {
-    fn of(snapshot: &Snapshot, rates: &Rates, number: u32) -> Option<Self> {
-        let guest: &GuestUse = snapshot.guests.iter().find(|one| one.number == number)?;
+    fn of(snapshot: &LedgerSnapshot, rates: &Rates, number: u32) -> Option<Self> {
+        let guest: &ChargedGuest = snapshot.guests.iter().find(|one| one.number == number)?;
         let row = guests(rates).find(|row| row.number == Some(number))?;
         let ledger = &snapshot.ledger;
         let percent = |time: Nanoseconds| {
             let share = time.as_secs_f64() / ledger.span.as_secs_f64().max(1e-9);
             rounded(share * 100.0)
         };
-        let mut contexts: Vec<(Nanoseconds, &GuestUse)> = snapshot
+        let mut contexts: Vec<(Nanoseconds, &ChargedGuest)> = snapshot
             .guests
             .iter()
             .map(|other| (taken(ledger, other.number), other))
@@ -399,7 +399,7 @@ impl Detail {
 mod tests {
     use super::*;
     use serde_json::Value;
-    use vtax_serve::fake::Host;
+    use vtax_charge::fake::Host;
 
     fn parsed(live: &Live, view: &View) -> Value {
         serde_json::from_str(&live.update(view).unwrap()).unwrap()

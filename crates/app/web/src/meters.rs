@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use vtax_core::{Quantity, Source};
 use vtax_host::untrusted::shown;
-use vtax_report::results::Stage;
+use vtax_results::Stage;
 
 /// The largest number of actors, and of devices, that are shown.
 const MAX_SHOWN: usize = 32;

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use vtax_density::plan as density;
 use vtax_lab::place::Place;
 use vtax_lab::plan::{Catalogue, Diagnostic, Order, Plan, StopRule, schedule, treatments};
-use vtax_report::results::Scheduled;
+use vtax_results::Scheduled;
 
 /// The limit of a plan's file; a plan is a page or two.
 pub const MAX_PLAN_BYTES: u64 = 256 << 10;

@@ -19,8 +19,8 @@ use std::time::SystemTime;
 use vtax_core::Source;
 use vtax_files::Dir;
 use vtax_report::analysis::distinct;
-use vtax_report::results::ResultsDir;
-use vtax_report::stats::Verdict;
+use vtax_results::ResultsDir;
+use vtax_results::stats::Verdict;
 
 /// The largest number of runs in the list.
 const MAX_RUNS: usize = 2000;
@@ -274,7 +274,7 @@ impl Results {
         let found = opened(root, below).ok_or_else(|| NameError::NoDirectory(path.clone()))?;
         let results = ResultsDir::open_in(found)?;
         let run = results.run();
-        let names = |of: fn(&vtax_report::results::Treatment) -> &String| {
+        let names = |of: fn(&vtax_results::Treatment) -> &String| {
             distinct(run.treatments.iter().map(of).cloned())
         };
         let is_density = vtax_density::run::is_density(&results);
@@ -454,7 +454,7 @@ mod tests {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     use std::fs;
     use std::os::unix::fs::symlink;
-    use vtax_report::results::{FORMAT, RunInfo};
+    use vtax_results::{FORMAT, RunInfo};
 
     fn made(path: &Path, report: &str) {
         let run = RunInfo {

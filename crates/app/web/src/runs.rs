@@ -17,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-use vtax_report::results::{InFlight, ResultsDir, Scheduled};
+use vtax_results::{InFlight, ResultsDir, Scheduled};
 
 /// The largest number of runs whose trials are cached.
 const MAX_RUNS: usize = 256;

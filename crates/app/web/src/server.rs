@@ -23,7 +23,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use vtax_report::results::Stage;
+use vtax_results::Stage;
 
 /// The limit of a request's body: the largest plan and its other fields.
 const MAX_BODY_BYTES: usize = 512 << 10;

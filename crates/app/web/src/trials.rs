@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
-use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
+use vtax_results::{ResultsDir, Trial, TrialOutcome};
 
 /// The largest number of headline numbers of a trial that are shown.
 const MAX_NUMBERS: usize = 3;

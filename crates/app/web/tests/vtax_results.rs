@@ -13,7 +13,7 @@ use std::sync::Arc;
 use vtax_density::limits::{Binding, Limits};
 use vtax_density::record::{Climb, Interval, Latency, Sample};
 use vtax_density::resources::{Memory, Resource};
-use vtax_report::results::{ResultsDir, TrialOutcome};
+use vtax_results::{ResultsDir, TrialOutcome};
 use vtax_web::{AppState, Certificate, ListenerSettings, Live, Server, Token};
 
 #[test]

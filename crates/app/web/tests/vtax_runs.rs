@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use vtax_report::results::ResultsDir;
+use vtax_results::ResultsDir;
 
 /// Longer than a trial of the fake vtax in these tests.
 const LONG: u64 = 600_000;

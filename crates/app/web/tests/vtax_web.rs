@@ -11,9 +11,9 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vtax_observe::guests::Platform;
-use vtax_report::results::ResultsDir;
-use vtax_serve::fake::Host;
+use vtax_charge::fake::Host;
+use vtax_inventory::Platform;
+use vtax_results::ResultsDir;
 /// Results directories that look like a real run's.
 use vtax_testkit::results::Fake;
 use vtax_web::{AppState, Certificate, ListenerSettings, Live, Server, Token, WebError};

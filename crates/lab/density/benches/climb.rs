@@ -8,7 +8,7 @@
 
 use std::process::Command;
 use vtax_density::report::{Summary, TreatmentClimbs, bytes};
-use vtax_report::results::ResultsDir;
+use vtax_results::ResultsDir;
 
 const PLAN: &str = r#"
 name = "bench-climb"

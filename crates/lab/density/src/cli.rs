@@ -16,7 +16,7 @@ use vtax_host::{HostError, Roots};
 use vtax_lab::LabError;
 use vtax_lab::plan::{Diagnostics, shipped};
 use vtax_lab::run::{Event, Progress, RunOptions, default_state_dir};
-use vtax_report::results::ResultsDir;
+use vtax_results::ResultsDir;
 
 /// How many guests this host holds, platform by platform.
 #[derive(Debug, Args)]

@@ -14,7 +14,7 @@ use vtax_lab::place::Hypervisor;
 use vtax_lab::plan::read::{self, Value, flatten};
 use vtax_lab::plan::{Diagnostics, combinations};
 use vtax_mvm::image::Image;
-use vtax_report::results::Treatment;
+use vtax_results::Treatment;
 
 /// The workload of every trial of a density run.
 pub const WORKLOAD: &str = "density";

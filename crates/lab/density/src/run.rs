@@ -22,7 +22,7 @@ use vtax_lab::run::{
     Assignment, Event, Experiment, Log, NewRun, PlanTrials, Progress, RunOptions, RunSummary,
     run_experiment,
 };
-use vtax_report::results::{
+use vtax_results::{
     Metric, ObservationCost, ResultsDir, SampleWriter, Treatment, Trial, TrialWriter,
 };
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use vtax_density::limits::Binding;
 use vtax_density::record::Climb;
 use vtax_mvm::machine::kvm::Host;
-use vtax_report::results::{ResultsDir, TrialOutcome};
+use vtax_results::{ResultsDir, TrialOutcome};
 use vtax_testkit::stand_in::{FAILS, STAND_IN, program};
 use vtax_testkit::{needs::Need, skip, skip_in_part};
 

@@ -10,7 +10,7 @@ use vtax_density::limits::{Binding, Limits};
 use vtax_density::record::{Births, Climb, Cloud, Idle, Interval, Latency, Sample, VERSION};
 use vtax_density::report;
 use vtax_density::resources::{Memory, Resource};
-use vtax_report::results::{
+use vtax_results::{
     FORMAT, ObservationCost, PhaseTimes, ResultsDir, RunInfo, Scheduled, Treatment, Trial,
     TrialOutcome,
 };

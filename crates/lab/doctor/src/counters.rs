@@ -2,8 +2,8 @@
 //! Hardware counters, VM exits and BPF, opened as in a run, and the kernel's accounting of interrupt time.
 
 use super::{Answer, Counters, Finding, Options, Topic};
+use vtax_charge::IrqAccounting;
 use vtax_host::Roots;
-use vtax_observe::charge::IrqAccounting;
 
 const ASKED: [(&str, Counters, &str); 3] = [
     (

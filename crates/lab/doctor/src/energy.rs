@@ -5,7 +5,7 @@
 use super::{Answer, Finding, Options, Topic};
 use vtax_core::Source;
 use vtax_host::Roots;
-use vtax_observe::meter::Discovery;
+use vtax_meter::Discovery;
 
 pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
     let mut findings = match options.probes.meters(roots) {

@@ -9,9 +9,9 @@ use vtax_guest::platform::Platform;
 use vtax_guest::platform::container::Runtime;
 use vtax_host::cell::LinkConfig;
 use vtax_host::{HostError, Roots};
+use vtax_meter::Discovery;
 use vtax_observe::ObserveError;
 use vtax_observe::clock::{Clock, SystemClock};
-use vtax_observe::meter::{self, Discovery};
 
 /// Probes whose results each test chooses.
 pub(crate) struct FakeProbes {
@@ -64,12 +64,12 @@ impl Probes for FakeProbes {
 
     fn meters(&self, roots: &Roots) -> Result<Vec<Discovery>, HostError> {
         // Meters are not measured under load here; the code that measures them has its own tests.
-        let options = meter::Options {
+        let options = vtax_meter::Options {
             only: ["powercap", "hwmon", "model"].map(str::to_owned).to_vec(),
-            ..meter::Options::default()
+            ..vtax_meter::Options::default()
         };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        Ok(meter::discover(roots, &options, &clock))
+        Ok(vtax_meter::discover(roots, &options, &clock))
     }
 
     fn counters(&self, counters: Counters, _roots: &Roots) -> Result<String, ObserveError> {

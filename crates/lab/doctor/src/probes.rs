@@ -6,6 +6,7 @@ use std::fs::DirEntry;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use vtax_charge::Traced;
 use vtax_core::counted;
 use vtax_guest::platform::Platform;
 use vtax_guest::platform::container::Runtime;
@@ -14,11 +15,10 @@ use vtax_host::settings::Settings;
 use vtax_host::untrusted::shown as shown_text;
 use vtax_host::virsh::Virsh;
 use vtax_host::{HostError, Roots, kernel_file, meters};
+use vtax_inventory::Hierarchy;
+use vtax_meter::Discovery;
 use vtax_observe::ObserveError;
-use vtax_observe::charge::Traced;
 use vtax_observe::counters::{HardwareCounters, KvmExits};
-use vtax_observe::guests::Hierarchy;
-use vtax_observe::meter::Discovery;
 
 /// The most domains that are named.
 const MOST_DOMAINS: usize = 8;

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use std::path::{Path, PathBuf};
 use vtax_lab::LabError;
-use vtax_report::results::{Machine, ResultsDir, merge};
+use vtax_results::{Machine, ResultsDir, merge};
 
 /// The largest error of a clock without a note, in seconds.
 const GOOD_CLOCK: f64 = 2.0;

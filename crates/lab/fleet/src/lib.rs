@@ -11,7 +11,7 @@
 //!   the same shard.
 //! - A shard counts as finished only when its results are complete, whatever the engine reports.
 //! - All runs of one machine share its lock and take turns, so shards on one machine do not disturb each other.
-//! - Results are merged block by block, and only among machines of one kind ([`vtax_report::results::merge`]). Sources do
+//! - Results are merged block by block, and only among machines of one kind ([`vtax_results::merge`]). Sources do
 //!   not change.
 //!
 //! After a kill the same `vtax run --fleet` continues: it finds the work directory, and by its name the engine's job.

@@ -23,7 +23,7 @@ use vtax_host::roots::Roots;
 use vtax_host::untrusted::{end_of, shown};
 use vtax_lab::LabError;
 use vtax_lab::plan::{Shard, ShardError};
-use vtax_report::results::ResultsDir;
+use vtax_results::ResultsDir;
 
 /// `fleet.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use vtax_host::HostError;
 use vtax_observe::ObserveError;
-use vtax_report::results::ResultsError;
+use vtax_results::ResultsError;
 
 /// A failure of the lab.
 #[derive(Debug, thiserror::Error)]

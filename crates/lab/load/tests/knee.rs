@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use vtax_core::Source;
 use vtax_host::settings::Settings;
 use vtax_load::workload::{Timing, WorkloadResult, by_kind};
-use vtax_report::stats::{Knee, knee};
+use vtax_results::stats::{Knee, knee};
 
 /// The number of requests that the server answers in a second.
 const CAPACITY: f64 = 500.0;

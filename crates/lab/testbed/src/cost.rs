@@ -20,7 +20,7 @@ pub use variants::modelled;
 use vtax_core::{Base, Nanoseconds, Source, Unit, metric};
 use vtax_host::HostError;
 use vtax_lab::LabError;
-use vtax_report::results::{Metric, ResultsDir, Trial, TrialOutcome, emulated};
+use vtax_results::{Metric, ResultsDir, Trial, TrialOutcome, emulated};
 
 /// The models that vtax ships: the default, then the others by age.
 const SHIPPED: [&str; 8] = [
@@ -402,7 +402,7 @@ mod tests {
     use super::*;
     use crate::guard::tests::trial;
     use serde_json::json;
-    use vtax_report::results::{FORMAT, IdleBin, IdleGaps, RunInfo, Scheduled};
+    use vtax_results::{FORMAT, IdleBin, IdleGaps, RunInfo, Scheduled};
 
     /// Results with these trials.
     fn results(folder: &Path, trials: &[Trial]) -> ResultsDir {

@@ -9,7 +9,7 @@ use vtax_core::metric;
 use vtax_host::HostError;
 use vtax_lab::LabError;
 use vtax_lab::plan::shipped;
-use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
+use vtax_results::{ResultsDir, Trial, TrialOutcome};
 
 /// The compared metrics: counts of the hypervisor, the kernel and the network. Metrics that another build of vtax alone
 /// changes by more than the tolerance are left out: CPU time of single stages, which begin and end with vtax's own
@@ -173,7 +173,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 pub(crate) mod tests {
     use super::*;
     use vtax_core::{Base, Nanoseconds, Quantity, Source, Unit};
-    use vtax_report::results::{Better, FORMAT, Metric, ObservationCost, PhaseTimes, Treatment};
+    use vtax_results::{Better, FORMAT, Metric, ObservationCost, PhaseTimes, Treatment};
 
     /// A complete trial of one second with these metrics.
     pub(crate) fn trial(label: &str, metrics: &[(&str, f64)]) -> Trial {

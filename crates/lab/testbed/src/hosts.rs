@@ -32,7 +32,7 @@ use vtax_lab::run::{
     Assignment, Experiment, Log, NewRun, PlanTrials, Progress, RunOptions, RunSummary,
     run_experiment,
 };
-use vtax_report::results::{
+use vtax_results::{
     ResultsDir, ResultsError, Treatment, Trial, TrialOutcome, TrialWriter, emulated,
 };
 

@@ -12,7 +12,7 @@ use vtax_files::Dir;
 use vtax_host::HostError;
 use vtax_host::untrusted::archive::{self, Budget, Refusal};
 use vtax_lab::place::Line;
-use vtax_report::results::is_record;
+use vtax_results::is_record;
 
 /// A longer line is forwarded in pieces.
 const LONGEST_LINE: usize = 1 << 20;

@@ -1,11 +1,10 @@
 #!/bin/sh
-# Builds charge.bpf.o, which is committed so that building vtax needs no clang; or, from another SOURCE, OUTPUT:
-#   build.sh [OUTPUT [SOURCE]]
+# Builds the BPF object OUTPUT from SOURCE: build.sh OUTPUT SOURCE. Objects are committed, so that building vtax needs no
+# clang.
 # Needs clang, llvm-strip and libbpf's headers (Debian: clang llvm libbpf-dev).
 set -eu
-here=$(cd "$(dirname "$0")" && pwd)
-output=$(realpath -m "${1:-$here/charge.bpf.o}")
-source=$(realpath "${2:-$here/charge.bpf.c}")
+output=$(realpath -m "$1")
+source=$(realpath "$2")
 cd "$(dirname "$source")"
 include=/usr/include/$(uname -m)-linux-gnu
 case $(uname -m) in

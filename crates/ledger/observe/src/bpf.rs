@@ -5,7 +5,7 @@ use crate::ObserveError;
 use std::error::Error;
 
 /// The text of an error and all its causes; the loader reports the detail in the causes.
-pub(crate) fn chain(error: &dyn Error) -> String {
+pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -20,7 +20,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
 }
 
 /// Explains why `what` does not work: a missing privilege, or the loader's own error.
-pub(crate) fn explain(what: &str, error: &dyn Error) -> ObserveError {
+pub fn explain(what: &str, error: &dyn Error) -> ObserveError {
     let text = chain(error);
     if text.contains("Operation not permitted") || text.contains("Permission denied") {
         return ObserveError::Permission {

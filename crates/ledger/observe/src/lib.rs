@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observation of a host during a trial: CPU time by owner, interrupts, device and hardware counters, and energy
-//! meters, all read on one monotonic clock by one thread.
+//! Observation of a host during a trial: CPU time by owner, interrupts, device and hardware counters, all read on one monotonic clock by one thread.
 //!
-//! The flow: [`counters`] and [`meter`]s are *instruments*; an [`Observer`] reads every instrument once per period on a
+//! The flow: [`counters`] and the meters of `vtax-meter` are *instruments*; an [`Observer`] reads every instrument once per period on a
 //! thread of its own and passes each reading to a [`Sink`]. [`Observer::mark`] takes an extra reading immediately, and
 //! the difference of two marks is the cost of a trial. See `docs/reference/observe.md`.
 
@@ -11,13 +10,10 @@
     deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
 )]
 
-mod bpf;
-pub mod charge;
+pub mod bpf;
 pub mod clock;
 pub mod counters;
 mod error;
-pub mod guests;
-pub mod meter;
 mod observer;
 mod reading;
 pub mod roots;

@@ -11,10 +11,7 @@
 #[macro_use]
 extern crate vtax_testkit;
 
-mod charge;
-mod descriptors;
 mod observation;
-mod sigrok;
 
 fn main() {
     vtax_testkit::main();

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use vtax_core::metric::{self, Metric};
 use vtax_core::{Source, counted};
 use vtax_report::compare::{ComparedRun, RunComparison};
-use vtax_report::numbers::when;
 use vtax_report::over_time::{Pair, compare as over_time};
-use vtax_report::text::cut;
+use vtax_results::numbers::when;
+use vtax_results::text::cut;
 
 /// Smallest relative difference that counts as a difference.
 const MINIMUM_EFFECT: f64 = 0.02;

@@ -6,7 +6,7 @@ use crate::store::{self, StoreError};
 use jiff::Timestamp;
 use std::io::{self, Write};
 use std::path::Path;
-use vtax_serve::records::{Charged, Interval, RecordFormat, of_ledger, write, write_header};
+use vtax_charge::records::{Charged, Interval, RecordFormat, of_ledger, write, write_header};
 
 /// The reason that an export failed.
 #[derive(Debug, thiserror::Error)]

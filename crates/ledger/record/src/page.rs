@@ -8,16 +8,16 @@ use crate::summary::{Recording, stages};
 use maud::{Markup, html};
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use vtax_charge::Stage;
 use vtax_core::{Base, Source, Unit, counted};
 use vtax_files::{Dir, FileError};
-use vtax_observe::charge::Stage;
 use vtax_report::figures::Figure;
 use vtax_report::html::frame::{
     DASH, FIGURES, PROVENANCE, Page, SUMMARY, TABLES, badge, banner, captioned, drawn, file, links,
     section,
 };
-use vtax_report::numbers::{percent, plain, when};
-use vtax_report::stats::mean;
+use vtax_results::numbers::{percent, plain, when};
+use vtax_results::stats::mean;
 
 /// Guests with a colour of their own; the others are one.
 const COLOURED_GUESTS: usize = 8;

@@ -8,9 +8,11 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use vtax_charge::jail::{ReaderAccess, enter_reader};
+use vtax_charge::{LedgerSnapshot, Problems, Watch};
 use vtax_core::{Nanoseconds, counted};
+use vtax_jail::JailError;
 use vtax_observe::ObserveError;
-use vtax_serve::{JailError, Problems, ReaderAccess, Snapshot, Watch, enter_reader};
 
 /// Seconds of a block.
 const BLOCK: usize = 120;
@@ -174,7 +176,7 @@ impl Writer {
     }
 
     /// Records a snapshot. The first one only begins an interval.
-    pub(crate) fn take(&mut self, snapshot: &Snapshot, say: &mut dyn FnMut(&str)) {
+    pub(crate) fn take(&mut self, snapshot: &LedgerSnapshot, say: &mut dyn FnMut(&str)) {
         let facts = Facts {
             began: snapshot.began.to_string(),
             method: snapshot.method.to_owned(),

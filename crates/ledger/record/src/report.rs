@@ -6,10 +6,10 @@ use crate::summary::{Guest, Recording, Use, stages};
 use jiff::Timestamp;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use vtax_charge::Stage;
 use vtax_core::{Base, Joules, Nanoseconds, Source, Unit, counted};
-use vtax_observe::charge::Stage;
-use vtax_report::numbers::{percent, plain};
-use vtax_report::text::{clean, columns, cut, pad};
+use vtax_results::numbers::{percent, plain};
+use vtax_results::text::{clean, columns, cut, pad};
 
 /// Minutes in the table of the busiest.
 const BUSIEST_MINUTES: usize = 5;
@@ -386,7 +386,7 @@ pub fn table(report: &Report<'_>, recording: &Recording, width: usize) -> String
         format!(
             "{}  {}  {}  {}",
             clean(&report.recording),
-            vtax_report::numbers::when(&report.began),
+            vtax_results::numbers::when(&report.began),
             length(report.recorded_seconds),
             clean(&report.facts.note)
         )

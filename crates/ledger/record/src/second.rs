@@ -6,10 +6,10 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use vtax_charge::records::active_energy;
+use vtax_charge::{ChargedGuest, LedgerSnapshot};
+use vtax_charge::{EnergyUse, GuestExchanges, Ledger, Modelled, Row, Stage, Stages};
 use vtax_core::{Joules, Nanoseconds, Source};
-use vtax_observe::charge::{EnergyUse, GuestExchanges, Ledger, Modelled, Row, Stage, Stages};
-use vtax_serve::records::active_energy;
-use vtax_serve::{GuestUse, Snapshot};
 
 /// Nanoseconds in a unit of time.
 pub(crate) const UNIT: u64 = 100_000;
@@ -89,7 +89,7 @@ impl Identity {
     }
 
     /// The identity of a guest of a snapshot.
-    pub fn of(guest: &GuestUse) -> Self {
+    pub fn of(guest: &ChargedGuest) -> Self {
         Self {
             number: guest.number,
             name: guest.name.clone(),
@@ -178,7 +178,7 @@ fn known(value: Option<u64>) -> u64 {
 
 impl Remainders {
     /// Converts a snapshot.
-    pub fn second(&mut self, snapshot: &Snapshot, own_cpu: Nanoseconds) -> Second {
+    pub fn second(&mut self, snapshot: &LedgerSnapshot, own_cpu: Nanoseconds) -> Second {
         let ledger = &snapshot.ledger;
         let active = active_energy(snapshot.energy, ledger).unwrap_or(0.0);
         let mut host = [0; OF_HOST];
@@ -252,7 +252,7 @@ impl Remainders {
         }
     }
 
-    fn guest(&mut self, guest: &GuestUse, ledger: &Ledger, active: f64) -> [u64; OF_GUEST] {
+    fn guest(&mut self, guest: &ChargedGuest, ledger: &Ledger, active: f64) -> [u64; OF_GUEST] {
         let used = &guest.used;
         let rests = self.guests.entry(guest.number).or_default();
         let mut values = [0; OF_GUEST];

@@ -9,8 +9,8 @@ use crate::store::{self, Facts, Read, StoreError};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use vtax_charge::{EnergyUse, GuestExchanges, Stage, Stages};
 use vtax_core::{Joules, Nanoseconds, Source};
-use vtax_observe::charge::{EnergyUse, GuestExchanges, Stage, Stages};
 
 /// Length of a window.
 const MINUTE: u64 = 60_000_000_000;

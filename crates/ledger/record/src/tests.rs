@@ -13,13 +13,13 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
+use vtax_charge::LedgerSnapshot;
+use vtax_charge::fake::Host;
+use vtax_charge::{Stage, Stages};
 use vtax_core::{Joules, Nanoseconds, SplitMix64};
-use vtax_observe::charge::{Stage, Stages};
+use vtax_inventory::Platform;
 use vtax_observe::clock::thread_cpu;
-use vtax_observe::guests::Platform;
 use vtax_report::gate::{GateOutcome, judge_comparison};
-use vtax_serve::Snapshot;
-use vtax_serve::fake::Host;
 
 /// A recorder of snapshots in memory.
 struct Recorder {
@@ -36,7 +36,7 @@ impl Recorder {
         }
     }
 
-    fn take(&mut self, snapshot: &Snapshot) {
+    fn take(&mut self, snapshot: &LedgerSnapshot) {
         let printed = &mut self.printed;
         self.writer
             .take(snapshot, &mut |line| printed.push(line.to_owned()));
@@ -64,7 +64,7 @@ fn numbers(path: &Path) -> Vec<u64> {
 }
 
 /// Sets the processor time and exchanges of a guest in a snapshot.
-fn set(snapshot: &mut Snapshot, at: usize, own: u64, softirq: u64, packets: u64) {
+fn set(snapshot: &mut LedgerSnapshot, at: usize, own: u64, softirq: u64, packets: u64) {
     let mut stages = Stages::default();
     stages.add(Stage::Vcpu, Nanoseconds(own));
     stages.add(Stage::Softirq, Nanoseconds(softirq));

@@ -17,12 +17,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vtax_observe::charge::{Charger, ChargerOptions, Ledger, MethodChoice, Traced};
+use vtax_charge::Watch;
+use vtax_charge::{Charger, ChargerOptions, Ledger, MethodChoice, Traced};
+use vtax_inventory::Hierarchy;
 use vtax_observe::clock::SystemClock;
-use vtax_observe::guests::Hierarchy;
 use vtax_serve::exporter::Shared;
 use vtax_serve::roster::Roster;
-use vtax_serve::{Address, Own, Watch};
+use vtax_serve::{Address, Own};
 use vtax_testkit::containers::{self, Namespace, Setting};
 
 /// Bytes of a datagram and datagrams a second, for the two loads.

@@ -12,9 +12,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vtax_observe::guests::Platform;
+use vtax_charge::fake::Host;
+use vtax_inventory::Platform;
 use vtax_serve::exporter::Shared;
-use vtax_serve::fake::Host;
 use vtax_serve::roster::Roster;
 use vtax_serve::{Address, Own};
 

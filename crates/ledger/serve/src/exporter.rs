@@ -2,18 +2,18 @@
 //! `vtax exporter`: passes on this thread, scrapes on the server's, and one shared snapshot between them. A scrape
 //! reads nothing of the host, so scrapers add no work. Each thread is sandboxed.
 
-use crate::jail;
 use crate::metrics::{self, Own};
-use crate::problems::Problems;
 use crate::push::{PushError, PushOptions, Pusher};
 use crate::roster::{Listing, Roster};
 use crate::share::Shares;
-use crate::snapshot::{Snapshot, Watch};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
+use vtax_charge::Problems;
+use vtax_charge::jail;
+use vtax_charge::{LedgerSnapshot, Watch};
 use vtax_http::metrics::Format;
 use vtax_http::unix::Users;
 use vtax_http::{Address, Limits, ListenError, Listeners, Request, Response, Server, Token};
@@ -76,7 +76,7 @@ struct State {
 
 #[derive(Debug)]
 struct Pass {
-    snapshot: Snapshot,
+    snapshot: LedgerSnapshot,
     listing: Listing,
     own: Own,
     taken: Instant,
@@ -85,7 +85,13 @@ struct Pass {
 
 impl Shared {
     /// Serves `snapshot` from now on. It is stale `stale_after` from now.
-    pub fn show(&self, snapshot: Snapshot, listing: Listing, own: Own, stale_after: Duration) {
+    pub fn show(
+        &self,
+        snapshot: LedgerSnapshot,
+        listing: Listing,
+        own: Own,
+        stale_after: Duration,
+    ) {
         let pass = Pass {
             snapshot,
             listing,
@@ -184,7 +190,7 @@ impl Shared {
 }
 
 /// Exports until `stop` is set. Its addresses and every new problem are logged. `serves` is called after each good
-/// pass. The calling thread is sandboxed for good (`crate::jail`).
+/// pass. The calling thread is sandboxed for good (`vtax_charge::jail`).
 ///
 /// # Errors
 /// When it cannot listen, or not read the host in its first pass. Later passes that fail are counted, and the last good
@@ -273,9 +279,9 @@ fn resident_bytes() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Host;
     use std::io::{Read, Write};
     use std::net::TcpStream;
+    use vtax_charge::fake::Host;
     use vtax_http::Parsed;
 
     fn ask(shared: &Shared, path: &str) -> Response {

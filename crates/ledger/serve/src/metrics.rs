@@ -5,12 +5,12 @@
 //! that has ended has no series.
 
 use crate::roster::{Listing, Sum};
-use crate::snapshot::{GuestUse, Snapshot, softirq_source};
 use std::time::Duration;
+use vtax_charge::{ChargedGuest, LedgerSnapshot, softirq_source};
+use vtax_charge::{GuestTotals, Stage};
 use vtax_http::metrics::{Exposition, Families, Format, Kind};
-use vtax_observe::charge::{GuestTotals, Stage};
-use vtax_observe::guests::Platform;
-use vtax_observe::meter::Fit;
+use vtax_inventory::Platform;
+use vtax_meter::Fit;
 
 /// Measurements of the exporter itself.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -63,14 +63,14 @@ pub struct PushState {
 }
 
 /// Writes all metrics.
-pub fn write(snapshot: &Snapshot, listing: &Listing, own: &Own, format: Format) -> String {
+pub fn write(snapshot: &LedgerSnapshot, listing: &Listing, own: &Own, format: Format) -> String {
     let mut out = Exposition::new(format);
     families(&mut out, snapshot, listing, own);
     out.finish()
 }
 
 /// Writes every metric family to `out`. Scrapes and pushes share this list.
-pub fn families(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing, own: &Own) {
+pub fn families(out: &mut dyn Families, snapshot: &LedgerSnapshot, listing: &Listing, own: &Own) {
     about(out, snapshot);
     guests(out, snapshot, listing);
     rest(out, snapshot, listing);
@@ -82,7 +82,7 @@ fn count(value: u64) -> f64 {
     value as f64
 }
 
-fn about(out: &mut dyn Families, snapshot: &Snapshot) {
+fn about(out: &mut dyn Families, snapshot: &LedgerSnapshot) {
     let version = env!("CARGO_PKG_VERSION");
     out.family(
         "vtax_build",
@@ -145,7 +145,7 @@ fn about(out: &mut dyn Families, snapshot: &Snapshot) {
 
 /// The labels of every counter of energy: its source, and the name of the model where one computes it. `None` without
 /// a meter.
-fn of_energy(snapshot: &Snapshot) -> Option<Vec<(&'static str, String)>> {
+fn of_energy(snapshot: &LedgerSnapshot) -> Option<Vec<(&'static str, String)>> {
     let (_, source) = snapshot.energy_source.as_ref()?;
     let model = snapshot.power_model.as_ref();
     let model = model.map(|model| ("model", model.name.clone()));
@@ -168,8 +168,8 @@ fn has(platform: Platform, stage: Stage) -> bool {
     }
 }
 
-fn guests(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
-    let listed: Vec<(&GuestUse, &GuestTotals)> = listing
+fn guests(out: &mut dyn Families, snapshot: &LedgerSnapshot, listing: &Listing) {
+    let listed: Vec<(&ChargedGuest, &GuestTotals)> = listing
         .listed
         .iter()
         .filter_map(|(index, total)| Some((snapshot.guests.get(*index)?, total)))
@@ -291,12 +291,12 @@ fn guests(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
     }
 }
 
-fn labels(guest: &GuestUse) -> [(&'static str, &str); 2] {
+fn labels(guest: &ChargedGuest) -> [(&'static str, &str); 2] {
     [("guest", &guest.name), ("platform", guest.platform.name())]
 }
 
 /// Writes the families of time and energy outside of listed guests, so that the sums close.
-fn rest(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
+fn rest(out: &mut dyn Families, snapshot: &LedgerSnapshot, listing: &Listing) {
     let totals = &snapshot.totals;
     let mut cpu = |name: &str, help: &str, samples: &[(&[(&str, &str)], f64)]| {
         out.family(name, Kind::Counter, Some("seconds"), help);
@@ -377,7 +377,7 @@ fn rest(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
     );
 }
 
-fn exporter(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing, own: &Own) {
+fn exporter(out: &mut dyn Families, snapshot: &LedgerSnapshot, listing: &Listing, own: &Own) {
     let mut gauge = |name: &str, unit: Option<&str>, help: &str, value: f64| {
         out.family(name, Kind::Gauge, unit, help);
         out.sample(&[], value);
@@ -552,8 +552,8 @@ fn pushes(out: &mut dyn Families, states: &[PushState]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Host;
     use crate::roster::Roster;
+    use vtax_charge::fake::Host;
     use vtax_core::Source;
 
     /// The sum of all samples of these names.

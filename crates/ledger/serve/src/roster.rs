@@ -5,10 +5,10 @@
 //! A guest keeps its series while it lives. The other guests share one sum until a series is free. Their use up to then
 //! stays in that sum. Every sum only grows, and all sums together equal the ledger's total.
 
-use crate::snapshot::Snapshot;
 use std::collections::HashMap;
+use vtax_charge::LedgerSnapshot;
+use vtax_charge::{GuestTotals, Stages};
 use vtax_core::{Joules, Nanoseconds};
-use vtax_observe::charge::{GuestTotals, Stages};
 
 /// Time and energy of guests without series.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -54,7 +54,7 @@ impl Roster {
     }
 
     /// Updates the selection, and returns the listing of the next snapshot.
-    pub fn update(&mut self, snapshot: &Snapshot) -> Listing {
+    pub fn update(&mut self, snapshot: &LedgerSnapshot) -> Listing {
         let present: std::collections::HashSet<u32> =
             snapshot.guests.iter().map(|guest| guest.number).collect();
         self.places.retain(|number, _| present.contains(number));
@@ -111,7 +111,7 @@ impl Sum {
 /// Returns `total` minus its part `part`.
 fn difference(total: &GuestTotals, part: &GuestTotals) -> GuestTotals {
     let mut stages = Stages::default();
-    for stage in vtax_observe::charge::Stage::CHARGED {
+    for stage in vtax_charge::Stage::CHARGED {
         let time = total
             .stages
             .get(stage)
@@ -141,10 +141,10 @@ fn difference(total: &GuestTotals, part: &GuestTotals) -> GuestTotals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Host;
     use proptest::prelude::*;
+    use vtax_charge::fake::Host;
 
-    fn names(snapshot: &Snapshot, listing: &Listing) -> Vec<u32> {
+    fn names(snapshot: &LedgerSnapshot, listing: &Listing) -> Vec<u32> {
         let numbers = listing
             .listed
             .iter()

@@ -7,7 +7,6 @@
 //! a port, so a guest has no influence. A write never waits: a guest that does not read misses lines, and at most one
 //! line is kept for it.
 
-use crate::snapshot::{GuestUse, Snapshot};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
@@ -18,6 +17,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use vtax_charge::{ChargedGuest, LedgerSnapshot};
 use vtax_core::{Nanoseconds, Source};
 
 /// The port's name, below `/dev/virtio-ports` in a guest.
@@ -52,7 +52,7 @@ pub struct Share {
 }
 
 impl Share {
-    fn of(guest: &GuestUse, snapshot: &Snapshot) -> Self {
+    fn of(guest: &ChargedGuest, snapshot: &LedgerSnapshot) -> Self {
         let energy = snapshot.energy.as_ref();
         Self {
             version: 1,
@@ -149,7 +149,7 @@ impl Shares {
     }
 
     /// Sends every guest that has a port its share of this interval. Returns the failures.
-    pub fn hand_out(&mut self, snapshot: &Snapshot) -> Vec<PortError> {
+    pub fn hand_out(&mut self, snapshot: &LedgerSnapshot) -> Vec<PortError> {
         let mut problems = Vec::new();
         // The first pass begins the first interval.
         if snapshot.ledger.span == Nanoseconds(0) {
@@ -187,7 +187,7 @@ impl Shares {
         problems
     }
 
-    fn connect(&self, guest: &GuestUse) -> Result<Option<OwnedFd>, PortError> {
+    fn connect(&self, guest: &ChargedGuest) -> Result<Option<OwnedFd>, PortError> {
         if guest.name.contains('/') || guest.name.starts_with('.') {
             return Ok(None);
         }
@@ -327,13 +327,13 @@ fn shares(mut port: impl BufRead) -> impl Iterator<Item = io::Result<Share>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Host;
     use std::os::unix::net::UnixListener;
     use std::time::{Duration, Instant};
-    use vtax_observe::guests::Platform;
+    use vtax_charge::fake::Host;
+    use vtax_inventory::Platform;
 
     /// An interval in which the guests of these names are monitored by this process.
-    fn pass(host: &mut Host) -> Snapshot {
+    fn pass(host: &mut Host) -> LedgerSnapshot {
         let mut snapshot = host.pass(100_000_000);
         for guest in &mut snapshot.guests {
             guest.process = Some(std::process::id());
@@ -341,7 +341,7 @@ mod tests {
         snapshot
     }
 
-    fn messages(shares: &mut Shares, snapshot: &Snapshot) -> Vec<String> {
+    fn messages(shares: &mut Shares, snapshot: &LedgerSnapshot) -> Vec<String> {
         let errors = shares.hand_out(snapshot).into_iter();
         errors.map(|error| error.to_string()).collect()
     }

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use vtax_serve::fake::Host;
+use vtax_charge::fake::Host;
 use vtax_serve::push::{PushOptions, PushState, Pusher};
 use vtax_serve::roster::Roster;
 use vtax_serve::{Own, Token};

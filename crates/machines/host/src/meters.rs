@@ -6,10 +6,10 @@ use crate::Roots;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use vtax_core::{Nanoseconds, Source};
-use vtax_observe::clock::{Clock, SystemClock};
-use vtax_observe::meter::{
-    self, Absent, BusyLoad, Discovery, HostEnergy, Meter, WallConfig, host_energy, keep_moving,
+use vtax_meter::{
+    Absent, BusyLoad, Discovery, HostEnergy, Meter, WallConfig, host_energy, keep_moving,
 };
+use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::{Instrument, ObserveError, Readings};
 
 /// The environment variable that names a wall meter, as sigrok-cli's `--driver` takes it.
@@ -53,7 +53,7 @@ impl Meters {
         }
         let is_auto = wanted.iter().any(|name| name == "auto");
         let names: Vec<&str> = if is_auto {
-            meter::NAMES
+            vtax_meter::NAMES
                 .into_iter()
                 .filter(|name| *name != "model")
                 .collect()
@@ -123,7 +123,7 @@ fn series(energy: Option<&HostEnergy>) -> Vec<(String, Source)> {
 /// # Errors
 /// When the environment variables for meters are wrong, or the load for the probe cannot start.
 pub fn list(roots: &Roots) -> Result<Vec<Discovery>, HostError> {
-    probed(discover(&meter::NAMES, roots)?)
+    probed(discover(&vtax_meter::NAMES, roots)?)
 }
 
 /// Opens every meter of this host without probing it, for observers of a working host, which a probe's load would
@@ -136,7 +136,7 @@ pub fn open(roots: &Roots) -> Result<Opened, HostError> {
         meters: Vec::new(),
         unreadable: Vec::new(),
     };
-    for found in discover(&meter::NAMES, roots)? {
+    for found in discover(&vtax_meter::NAMES, roots)? {
         match found {
             Ok(meter) => opened.meters.push(meter),
             Err(absent) => opened.unreadable.extend(unreadable(&absent)),
@@ -159,13 +159,13 @@ fn unreadable(absent: &Absent) -> Option<String> {
 
 fn discover(names: &[&str], roots: &Roots) -> Result<Vec<Discovery>, HostError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let options = meter::Options {
+    let options = vtax_meter::Options {
         only: names.iter().map(|name| (*name).to_owned()).collect(),
         wall: wall()?,
         model: model(),
-        ..meter::Options::default()
+        ..vtax_meter::Options::default()
     };
-    Ok(meter::discover(roots, &options, &clock))
+    Ok(vtax_meter::discover(roots, &options, &clock))
 }
 
 /// Marks meters whose readings never change as absent; only measured meters need the load.
@@ -175,7 +175,7 @@ fn probed(found: Vec<Discovery>) -> Result<Vec<Discovery>, HostError> {
         return Ok(found);
     }
     let mut load = BusyLoad::start().map_err(HostError::file("start", "the probe's load"))?;
-    let mut bench = meter::Bench {
+    let mut bench = vtax_meter::Bench {
         load: &mut load,
         clock: &SystemClock,
         wait: &mut std::thread::sleep,
@@ -190,7 +190,7 @@ fn wall() -> Result<Option<WallConfig>, HostError> {
     let volts = match std::env::var(WALL_VOLTS) {
         Err(_) => None,
         Ok(text) => match text.parse::<f64>() {
-            Ok(volts) if volts.is_finite() && volts > 0.0 => Some(meter::Volts(volts)),
+            Ok(volts) if volts.is_finite() && volts > 0.0 => Some(vtax_meter::Volts(volts)),
             _ => {
                 return Err(HostError::Invalid {
                     what: format!("{WALL_VOLTS}={text}"),

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use vtax_core::SplitMix64;
 use vtax_report::html::frame::DASH;
-use vtax_report::numbers;
-use vtax_report::stats::Interval;
+use vtax_results::numbers;
+use vtax_results::stats::Interval;
 
 /// The draws of the random instrument.
 const DRAWS: u64 = 1000;

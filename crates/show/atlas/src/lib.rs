@@ -31,8 +31,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use verdict::{FigureVerdict, Point, Ratio, judged_interval, our_ratio, published_ratio};
 use vtax_core::counted;
-use vtax_report::results::{ResultsDir, ResultsError, Trial, TrialOutcome};
-use vtax_report::stats::Interval;
+use vtax_results::stats::Interval;
+use vtax_results::{ResultsDir, ResultsError, Trial, TrialOutcome};
 
 /// A failure to make the atlas.
 #[derive(Debug, thiserror::Error)]

@@ -9,8 +9,8 @@ use vtax_core::csv::field;
 use vtax_core::{Source, Unit, metric};
 use vtax_report::analysis::charge::Study;
 use vtax_report::analysis::{Analysis, Certainty, MetricSummary, TreatmentSummary, analyse};
-use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
-use vtax_report::stats::{Interval, positive_mean_interval, seed_of};
+use vtax_results::stats::{Interval, positive_mean_interval, seed_of};
+use vtax_results::{ResultsDir, Trial, TrialOutcome};
 
 /// The stored numbers, by paper.
 const KEPT: [(&str, &str); 5] = [

@@ -10,7 +10,7 @@ use maud::{Markup, html};
 use std::collections::BTreeMap;
 use vtax_core::{Source, counted, metric, thousands};
 use vtax_report::html::frame::{DASH, Page, badge, fold, prose, table};
-use vtax_report::numbers;
+use vtax_results::numbers;
 
 /// Renders the page of these figures.
 pub fn page(catalogue: &Catalogue, entries: &[Entry<'_>]) -> String {

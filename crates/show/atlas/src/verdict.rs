@@ -2,7 +2,7 @@
 //! The verdict on a claim of a paper: the same direction, not shown, or the reverse, and the size of the effect.
 
 use vtax_core::SplitMix64;
-use vtax_report::stats::Interval;
+use vtax_results::stats::Interval;
 
 /// The largest factor by which two builds of vtax moved a number that repeats exactly with one build.
 ///

@@ -13,8 +13,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use vtax_report::export::Dataset;
-use vtax_report::results::ResultsDir;
 use vtax_report::survey::{directories, survey};
+use vtax_results::ResultsDir;
 
 fn main() {
     let mut words = std::env::args()

@@ -7,13 +7,13 @@ use crate::analysis::{
     Analysis, Comparison, MetricSummary, TreatmentSummary, by_key, distinct, judge, knee_bounds,
 };
 use crate::history::Of;
-use crate::numbers::percent;
-use crate::results::Better;
-use crate::stats::{Verdict, seed_of, unpaired_tax};
-use crate::text::{clean, cut, pad};
 use serde::Serialize;
 use std::collections::HashMap;
 use vtax_core::{counted, metric};
+use vtax_results::Better;
+use vtax_results::numbers::percent;
+use vtax_results::stats::{Verdict, seed_of, unpaired_tax};
+use vtax_results::text::{clean, cut, pad};
 
 /// Comparison of runs with the first of them.
 #[derive(Debug, Clone, Serialize)]

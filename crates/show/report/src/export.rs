@@ -3,11 +3,6 @@
 //! repeated are left out; each is a whole trial directory beside its replacement.
 
 use crate::analysis::{TrialQuantile, trial_quantiles};
-use crate::results::{
-    Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome, parquet_failed, power_model,
-    write_column,
-};
-use crate::stats::Interval;
 use parquet::basic::Compression;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
@@ -23,6 +18,11 @@ use vtax_core::csv::field;
 use vtax_core::owner::TARGET;
 use vtax_core::{Quantity, metric};
 use vtax_files::Output;
+use vtax_results::stats::Interval;
+use vtax_results::{
+    Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome, parquet_failed, power_model,
+    write_column,
+};
 
 /// One trial and one of its metrics; a trial without metrics has one row with an empty name.
 pub(crate) struct Row {

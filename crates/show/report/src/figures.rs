@@ -13,12 +13,12 @@ pub use history::of_history;
 
 use crate::analysis::certainty::{Certainty, Kinds};
 use crate::analysis::{Analysis, TreatmentSummary, TrialRow, distinct, headline_metrics};
-use crate::numbers::scaled;
 use crate::platforms::{Mark, PLAIN, marks};
-use crate::results::{Stage, Treatment};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use vtax_core::Source;
+use vtax_results::numbers::scaled;
+use vtax_results::{Stage, Treatment};
 
 /// One figure.
 #[derive(Debug, Clone)]

@@ -4,14 +4,16 @@
 use crate::analysis::{Analysis, Comparison};
 use crate::compare::{ComparedRun, RunComparison, compare_of, few, named};
 use crate::history::{History, Series};
-pub use crate::limit::{Gate, GateError, Of, PlannedGate};
-use crate::numbers;
-use crate::stats::{FEWEST_IN_WINDOW, Verdict, confidence_of_each, pairs_to_show, ratio_to_window};
-use crate::text::clean;
 use serde::Serialize;
 use std::cell::LazyCell;
 use std::fmt;
 use vtax_core::counted;
+pub use vtax_results::limit::{Gate, GateError, Of, PlannedGate};
+use vtax_results::numbers;
+use vtax_results::stats::{
+    FEWEST_IN_WINDOW, Verdict, confidence_of_each, pairs_to_show, ratio_to_window,
+};
+use vtax_results::text::clean;
 
 /// Least similarity (Jaro–Winkler) of a name that an error suggests.
 const SIMILAR: f64 = 0.7;
@@ -105,7 +107,7 @@ pub fn judge_run(run: &Analysis) -> Result<Vec<JudgedGate>, GateError> {
     let gates = planned(run)?.iter().map(|planned| &planned.gate);
     let mut judged = Vec::new();
     for gate in gates.filter(|gate| gate.is_of_one_run) {
-        judged.extend(gate.judge(&alone)?);
+        judged.extend(judge_gate(gate, &alone)?);
     }
     Ok(judged)
 }
@@ -129,7 +131,7 @@ pub fn judge_comparison(
     let mut judged = Vec::new();
     for run in &comparison.others {
         for gate in gates {
-            judged.extend(gate.judge(run)?);
+            judged.extend(judge_gate(gate, run)?);
         }
     }
     Ok(judged)
@@ -164,7 +166,7 @@ pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate
                 .iter()
                 .all(|(treatment, _)| **treatment != one.treatment)
             {
-                own.push((&one.treatment, gate.judge_window(one, last, confidence)));
+                own.push((&one.treatment, judge_window(gate, one, last, confidence)));
             }
         }
         if own.is_empty() {
@@ -173,7 +175,7 @@ pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate
             });
         }
         let own = own.into_iter();
-        judged.extend(own.map(|(treatment, found)| gate.judged(&run, treatment, found)));
+        judged.extend(own.map(|(treatment, found)| entry(gate, &run, treatment, found)));
     }
     Ok(judged)
 }
@@ -191,11 +193,11 @@ fn judge_each<'a>(
         for planned in gates_of(run)? {
             let gate = &planned.gate;
             let own = match (gate.is_of_one_run, planned.of) {
-                (true, _) => gate.judge(&ComparedRun::alone(run))?,
+                (true, _) => judge_gate(gate, &ComparedRun::alone(run))?,
                 (false, of) => {
                     let compared = if of == Of::Tax { taxes } else { costs };
                     let run = compared.others.get(at);
-                    run.map(|run| gate.judge(run))
+                    run.map(|run| judge_gate(gate, run))
                         .transpose()?
                         .unwrap_or_default()
                 }
@@ -221,192 +223,193 @@ pub fn worst(judged: &[JudgedGate]) -> GateOutcome {
     outcomes.max().unwrap_or(GateOutcome::Undecided)
 }
 
-impl Gate {
-    fn judge(&self, run: &ComparedRun) -> Result<Vec<JudgedGate>, GateError> {
-        let judged = |treatment: &str, found| self.judged(&run.run, treatment, found);
-        let rows = || {
-            let all = run.comparisons.iter();
-            all.filter(|row| self.applies_to(&row.treatment, &row.platform))
-        };
-        if let Some(name) = &self.subject
-            && rows().next().is_none()
-        {
-            let labels = run.comparisons.iter().map(|row| row.treatment.as_str());
-            return Err(self.unknown(run, "treatment", name, labels));
-        }
-        for row in rows().filter(|row| row.metric == self.metric) {
-            let keys = run.differing_keys_of(&row.workload);
-            if !keys.is_empty() {
-                return Err(GateError::OtherWorkload {
-                    gate: self.text.clone(),
-                    run: clean(&run.run),
-                    workload: clean(&row.workload),
-                    keys: clean(&few(&keys)),
-                });
-            }
-        }
-        let mut all: Vec<JudgedGate> = rows()
-            .filter(|row| row.metric == self.metric)
-            .map(|row| judged(&row.treatment, self.judge_row(row)))
-            .collect();
-        if all.is_empty() {
-            let names = rows().map(|row| row.metric.as_str());
-            return Err(self.unknown(run, "metric", &self.metric, names));
-        }
-        if self.subject.is_none() {
-            let missing = [
-                (&run.only_first, "only the base run has this treatment"),
-                (&run.only_here, "the base run lacks this treatment"),
-            ];
-            for (labels, reason) in missing {
-                let undecided = || (GateOutcome::Undecided, reason.to_owned());
-                all.extend(labels.iter().map(|label| judged(label, undecided())));
-            }
-        }
-        Ok(all)
+fn judge_gate(gate: &Gate, run: &ComparedRun) -> Result<Vec<JudgedGate>, GateError> {
+    let judged = |treatment: &str, found| entry(gate, &run.run, treatment, found);
+    let rows = || {
+        let all = run.comparisons.iter();
+        all.filter(|row| gate.applies_to(&row.treatment, &row.platform))
+    };
+    if let Some(name) = &gate.subject
+        && rows().next().is_none()
+    {
+        let labels = run.comparisons.iter().map(|row| row.treatment.as_str());
+        return Err(unknown(gate, run, "treatment", name, labels));
     }
-
-    fn judged(
-        &self,
-        run: &str,
-        treatment: &str,
-        (outcome, reason): (GateOutcome, String),
-    ) -> JudgedGate {
-        JudgedGate {
-            gate: self.text.clone(),
-            run: run.to_owned(),
-            letter: None,
-            treatment: treatment.to_owned(),
-            outcome,
-            reason,
+    for row in rows().filter(|row| row.metric == gate.metric) {
+        let keys = run.differing_keys_of(&row.workload);
+        if !keys.is_empty() {
+            return Err(GateError::OtherWorkload {
+                gate: gate.text.clone(),
+                run: clean(&run.run),
+                workload: clean(&row.workload),
+                keys: clean(&few(&keys)),
+            });
         }
     }
+    let mut all: Vec<JudgedGate> = rows()
+        .filter(|row| row.metric == gate.metric)
+        .map(|row| judged(&row.treatment, judge_row(gate, row)))
+        .collect();
+    if all.is_empty() {
+        let names = rows().map(|row| row.metric.as_str());
+        return Err(unknown(gate, run, "metric", &gate.metric, names));
+    }
+    if gate.subject.is_none() {
+        let missing = [
+            (&run.only_first, "only the base run has this treatment"),
+            (&run.only_here, "the base run lacks this treatment"),
+        ];
+        for (labels, reason) in missing {
+            let undecided = || (GateOutcome::Undecided, reason.to_owned());
+            all.extend(labels.iter().map(|label| judged(label, undecided())));
+        }
+    }
+    Ok(all)
+}
 
-    fn judge_row(&self, row: &Comparison) -> (GateOutcome, String) {
-        let undecided = |reason: &str| (GateOutcome::Undecided, reason.to_owned());
-        let (Some(ratio), Some(shown)) = (row.ratio, row.ratio_in_words()) else {
-            return undecided(row.note.as_deref().unwrap_or("no ratio"));
-        };
-        let (low, high) = match (row.judgement.verdict, row.interval()) {
-            (Verdict::Suspect, _) => {
-                return undecided(&format!("{shown}, but the trials are suspect"));
-            }
-            (Verdict::Unsupported, _) => {
-                let why = row.judgement.unsupported.map(|why| why.to_string());
-                return undecided(&format!("{shown}, but {}", why.unwrap_or_default()));
-            }
-            (Verdict::NoWork, _) => {
-                return undecided(&format!(
-                    "{shown}, but each run took the same time and its work is not known: give the work (--work, or `work` in \
-                     a plan)"
+fn entry(
+    gate: &Gate,
+    run: &str,
+    treatment: &str,
+    (outcome, reason): (GateOutcome, String),
+) -> JudgedGate {
+    JudgedGate {
+        gate: gate.text.clone(),
+        run: run.to_owned(),
+        letter: None,
+        treatment: treatment.to_owned(),
+        outcome,
+        reason,
+    }
+}
+
+fn judge_row(gate: &Gate, row: &Comparison) -> (GateOutcome, String) {
+    let undecided = |reason: &str| (GateOutcome::Undecided, reason.to_owned());
+    let (Some(ratio), Some(shown)) = (row.ratio, row.ratio_in_words()) else {
+        return undecided(row.note.as_deref().unwrap_or("no ratio"));
+    };
+    let (low, high) = match (row.judgement.verdict, row.interval()) {
+        (Verdict::Suspect, _) => {
+            return undecided(&format!("{shown}, but the trials are suspect"));
+        }
+        (Verdict::Unsupported, _) => {
+            let why = row.judgement.unsupported.map(|why| why.to_string());
+            return undecided(&format!("{shown}, but {}", why.unwrap_or_default()));
+        }
+        (Verdict::NoWork, _) => {
+            return undecided(&format!(
+                "{shown}, but each run took the same time and its work is not known: give the work (--work, or `work` in \
+                 a plan)"
+            ));
+        }
+        _ if row.certainty.is_exact() => (ratio, ratio),
+        (verdict, Some(interval)) if verdict != Verdict::TooFewTrials => {
+            (interval.low, interval.high)
+        }
+        _ => {
+            return (
+                GateOutcome::Undecided,
+                format!("{shown}: too few {}{}", row.repeated(), more(gate, row)),
+            );
+        }
+    };
+    match outcome_of(gate, low, high) {
+        GateOutcome::Undecided => {
+            let more = more(gate, row);
+            undecided(&format!("{shown}: the interval contains the limit{more}"))
+        }
+        outcome => (outcome, shown),
+    }
+}
+
+/// Judges the last run of a series by the window of runs before it.
+fn judge_window(
+    gate: &Gate,
+    series: &Series,
+    last: usize,
+    confidence: f64,
+) -> (GateOutcome, String) {
+    let undecided = |reason: String| (GateOutcome::Undecided, reason);
+    let Some((window, value)) = series.window(last) else {
+        return undecided("the last run has no value that counts".to_owned());
+    };
+    let runs = counted(window.len(), "run");
+    let (ratio, interval) = match (series.exact, window.last()) {
+        (true, Some(before)) => (value / before, None),
+        _ => match ratio_to_window(&window, value, confidence) {
+            Some((ratio, interval)) => (ratio, Some(interval)),
+            None => {
+                return undecided(format!(
+                    "{runs} of this level before it, and {FEWEST_IN_WINDOW} are needed"
                 ));
             }
-            _ if row.certainty.is_exact() => (ratio, ratio),
-            (verdict, Some(interval)) if verdict != Verdict::TooFewTrials => {
-                (interval.low, interval.high)
-            }
-            _ => {
-                return (
-                    GateOutcome::Undecided,
-                    format!("{shown}: too few {}{}", row.repeated(), self.more(row)),
-                );
-            }
-        };
-        match self.compare(low, high) {
-            GateOutcome::Undecided => {
-                let more = self.more(row);
-                undecided(&format!("{shown}: the interval contains the limit{more}"))
-            }
-            outcome => (outcome, shown),
-        }
+        },
+    };
+    let (low, high) = interval.map_or((ratio, ratio), |ends| (ends.low, ends.high));
+    let shown = format!(
+        "{} of {runs} before it",
+        numbers::ratio(ratio, interval).line()
+    );
+    match outcome_of(gate, low, high) {
+        GateOutcome::Undecided => undecided(format!("{shown}: the interval contains the limit")),
+        outcome => (outcome, shown),
     }
+}
 
-    /// Judges the last run of a series by the window of runs before it.
-    fn judge_window(&self, series: &Series, last: usize, confidence: f64) -> (GateOutcome, String) {
-        let undecided = |reason: String| (GateOutcome::Undecided, reason);
-        let Some((window, value)) = series.window(last) else {
-            return undecided("the last run has no value that counts".to_owned());
-        };
-        let runs = counted(window.len(), "run");
-        let (ratio, interval) = match (series.exact, window.last()) {
-            (true, Some(before)) => (value / before, None),
-            _ => match ratio_to_window(&window, value, confidence) {
-                Some((ratio, interval)) => (ratio, Some(interval)),
-                None => {
-                    return undecided(format!(
-                        "{runs} of this level before it, and {FEWEST_IN_WINDOW} are needed"
-                    ));
-                }
-            },
-        };
-        let (low, high) = interval.map_or((ratio, ratio), |ends| (ends.low, ends.high));
-        let shown = format!(
-            "{} of {runs} before it",
-            numbers::ratio(ratio, interval).line()
-        );
-        match self.compare(low, high) {
-            GateOutcome::Undecided => {
-                undecided(format!("{shown}: the interval contains the limit"))
-            }
-            outcome => (outcome, shown),
-        }
+/// The outcome for a ratio in an interval.
+fn outcome_of(gate: &Gate, low: f64, high: f64) -> GateOutcome {
+    let (is_within, is_beyond) = match gate.is_upper {
+        true => (high <= gate.limit, low > gate.limit),
+        false => (low >= gate.limit, high < gate.limit),
+    };
+    match (is_within, is_beyond) {
+        (true, _) => GateOutcome::Passed,
+        (_, true) => GateOutcome::Missed,
+        _ => GateOutcome::Undecided,
     }
+}
 
-    /// The outcome for a ratio in an interval.
-    fn compare(&self, low: f64, high: f64) -> GateOutcome {
-        let (is_within, is_beyond) = match self.is_upper {
-            true => (high <= self.limit, low > self.limit),
-            false => (low >= self.limit, high < self.limit),
-        };
-        match (is_within, is_beyond) {
-            (true, _) => GateOutcome::Passed,
-            (_, true) => GateOutcome::Missed,
-            _ => GateOutcome::Undecided,
+/// The repetitions that distinguish the ratio from the limit with a power of 80 %; empty where unknown.
+fn more(gate: &Gate, row: &Comparison) -> String {
+    let more = || {
+        let (tax, ratio) = (row.tax?, row.ratio?);
+        let distance = (gate.limit / ratio).ln().abs().exp_m1();
+        let needed = pairs_to_show(distance, tax.sd?)?;
+        Some(row.more_in_words(needed.saturating_sub(tax.n).max(1)))
+    };
+    more().map_or_else(String::new, |more| format!("; {more} would decide"))
+}
+
+fn unknown<'a>(
+    gate: &Gate,
+    run: &ComparedRun,
+    kind: &'static str,
+    name: &str,
+    known: impl Iterator<Item = &'a str>,
+) -> GateError {
+    let only = [
+        (&run.only_first, "; only the base run has it"),
+        (&run.only_here, "; the base run lacks it"),
+    ];
+    let only = only
+        .iter()
+        .find(|(labels, _)| kind == "treatment" && labels.iter().any(|label| label == name));
+    let remedy = match only {
+        Some((_, remedy)) => (*remedy).to_owned(),
+        None => {
+            nearest(name, known).map_or_else(String::new, |names| format!("; nearest: {names}"))
         }
-    }
-
-    /// The repetitions that distinguish the ratio from the limit with a power of 80 %; empty where unknown.
-    fn more(&self, row: &Comparison) -> String {
-        let more = || {
-            let (tax, ratio) = (row.tax?, row.ratio?);
-            let distance = (self.limit / ratio).ln().abs().exp_m1();
-            let needed = pairs_to_show(distance, tax.sd?)?;
-            Some(row.more_in_words(needed.saturating_sub(tax.n).max(1)))
-        };
-        more().map_or_else(String::new, |more| format!("; {more} would decide"))
-    }
-
-    fn unknown<'a>(
-        &self,
-        run: &ComparedRun,
-        kind: &'static str,
-        name: &str,
-        known: impl Iterator<Item = &'a str>,
-    ) -> GateError {
-        let only = [
-            (&run.only_first, "; only the base run has it"),
-            (&run.only_here, "; the base run lacks it"),
-        ];
-        let only = only
-            .iter()
-            .find(|(labels, _)| kind == "treatment" && labels.iter().any(|label| label == name));
-        let remedy = match only {
-            Some((_, remedy)) => (*remedy).to_owned(),
-            None => {
-                nearest(name, known).map_or_else(String::new, |names| format!("; nearest: {names}"))
-            }
-        };
-        let run = clean(&run.run);
-        GateError::Unknown {
-            gate: self.text.clone(),
-            runs: match self.is_of_one_run {
-                true => format!("the taxes of {run} have"),
-                false => format!("{run} and the base run share"),
-            },
-            kind,
-            name: clean(name),
-            remedy,
-        }
+    };
+    let run = clean(&run.run);
+    GateError::Unknown {
+        gate: gate.text.clone(),
+        runs: match gate.is_of_one_run {
+            true => format!("the taxes of {run} have"),
+            false => format!("{run} and the base run share"),
+        },
+        kind,
+        name: clean(name),
+        remedy,
     }
 }
 

@@ -5,18 +5,18 @@
 //! drift between runs cancels. Changes are found by [`changepoints`]; of exact numbers each difference is one.
 
 use crate::analysis::{Analysis, Comparison, MetricSummary, TreatmentSummary};
-pub use crate::limit::Of;
-use crate::numbers::{percent, plain, ratio};
-use crate::results::Better;
-use crate::stats::{
-    Interval, LONGEST_SERIES, Unsupported, Verdict, benjamini_hochberg, changepoints,
-    exact_verdict, seed_of, unpaired_tax,
-};
-use crate::text::{clean, cut, pad};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use vtax_core::{Source, Unit, counted};
+use vtax_results::Better;
+pub use vtax_results::limit::Of;
+use vtax_results::numbers::{percent, plain, ratio};
+use vtax_results::stats::{
+    Interval, LONGEST_SERIES, Unsupported, Verdict, benjamini_hochberg, changepoints,
+    exact_verdict, seed_of, unpaired_tax,
+};
+use vtax_results::text::{clean, cut, pad};
 
 /// Level of the family of series.
 const ALPHA: f64 = 0.05;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From a results directory to statistics, figures and a report.
 //!
-//! [`results`] defines the directory's format and is the only module with its layout; [`stats`] are pure functions;
 //! [`analysis`] turns trials into estimates, comparisons and sentences; [`terminal`], [`html`], [`compare`] and
 //! [`export`] render them; [`gate`] judges comparisons, [`pipeline`] writes them for pipelines;
 //! [`svg`] draws figures as files;
@@ -19,15 +18,10 @@ pub mod figures;
 pub mod gate;
 pub mod history;
 pub mod html;
-mod limit;
-pub mod numbers;
 pub mod over_time;
 mod pdf;
 pub mod pipeline;
 pub mod platforms;
-pub mod results;
-pub mod stats;
 pub mod survey;
 pub mod svg;
 pub mod terminal;
-pub mod text;

@@ -2,9 +2,9 @@
 //! Two recordings of one host: each subject's costs for its work in successive minutes, before and after a change.
 
 use crate::analysis::{Certainty, Comparison, Judgement, judge};
-use crate::stats;
 use vtax_core::Source;
 use vtax_core::metric::Metric;
+use vtax_results::stats;
 
 /// One metric of one subject in two recordings.
 #[derive(Debug, Clone)]

@@ -4,12 +4,12 @@
 use crate::analysis::{Comparison, Shift, ShiftPoint};
 use crate::compare::RunComparison;
 use crate::gate::JudgedGate;
-use crate::stats::Verdict;
-use crate::text::clean;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use vtax_core::csv::field;
+use vtax_results::stats::Verdict;
+use vtax_results::text::clean;
 
 /// A comparison of runs and its gates.
 #[derive(Debug, Clone, Copy, Serialize)]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names and marks of platforms in every report. An unknown kind has the name in the plan, and a mark of its own.
 
-use crate::results::Treatment;
 use std::collections::{BTreeMap, HashSet};
+use vtax_results::Treatment;
 
 /// A colour and a symbol.
 pub type Mark = (&'static str, &'static str);

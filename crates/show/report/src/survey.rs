@@ -7,13 +7,6 @@
 
 use crate::analysis::TrialQuantile;
 use crate::export::{Dataset, Row, quantiles_of, rows_of};
-use crate::numbers::{Shown, percent, plain, ratio};
-use crate::results::{Better, Machine, ResultsDir, ResultsError, Trial};
-use crate::stats::{
-    Description, Groups, Interval, Moments, NoTax, Tax, Verdict, describe, exact_ratio,
-    judge_family, tax_over, verdict,
-};
-use crate::text::{clean, cut, pad};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,6 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, PoisonError};
 use vtax_core::{Source, Unit, counted};
+use vtax_results::numbers::{Shown, percent, plain, ratio};
+use vtax_results::stats::{
+    Description, Groups, Interval, Moments, NoTax, Tax, Verdict, describe, exact_ratio,
+    judge_family, tax_over, verdict,
+};
+use vtax_results::text::{clean, cut, pad};
+use vtax_results::{Better, Machine, ResultsDir, ResultsError, Trial};
 
 /// Most directories that the readers may be ahead of the collector.
 const MOST_AHEAD: usize = 16;

@@ -6,11 +6,11 @@ use crate::analysis::{
     Analysis, Comparison, MetricSummary, MetricVariance, NOISE_FLOOR, Sentence, TreatmentSummary,
     adjusted_in_words, headline_metrics, knee_in_words, not_separable,
 };
-use crate::numbers::{Shown, common_scale, scaled};
-use crate::stats::Verdict;
-use crate::text::{clean, columns, cut, pad};
 use std::collections::{BTreeSet, HashMap};
 use vtax_core::{Source, counted, metric};
+use vtax_results::numbers::{Shown, common_scale, scaled};
+use vtax_results::stats::Verdict;
+use vtax_results::text::{clean, columns, cut, pad};
 
 /// Renders the analysis as a table of at most `width` columns (72 at least), optionally with ANSI colours.
 pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {

@@ -4,9 +4,9 @@
 use crate::support::run;
 use std::fs;
 use vtax_report::analysis::{analyse, analyse_shards};
-use vtax_report::results::{ResultsDir, ResultsError};
-use vtax_report::stats::Verdict;
 use vtax_report::{compare, export};
+use vtax_results::stats::Verdict;
+use vtax_results::{ResultsDir, ResultsError};
 use vtax_testkit::results::Fake;
 
 #[test]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Series, SeriesKind, Source};
 use vtax_files::Dir;
-use vtax_report::results::{
+use vtax_results::{
     Aside, FORMAT, HistogramRecord, ResultsDir, ResultsError, SampleReader, SampleWriter,
 };
 use vtax_testkit::results::Fake;

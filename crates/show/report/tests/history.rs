@@ -8,8 +8,8 @@ use vtax_core::Quantity;
 use vtax_report::analysis::{Analysis, analyse};
 use vtax_report::gate::{GateOutcome, judge_history};
 use vtax_report::history::{History, Of, Series, history, table};
-use vtax_report::results::ResultsDir;
-use vtax_report::stats::Random;
+use vtax_results::ResultsDir;
+use vtax_results::stats::Random;
 use vtax_testkit::results::Fake;
 
 /// The run of one day, on which a VM's cost is multiplied by `factor`.

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 use vtax_report::analysis::{Analysis, analyse};
 use vtax_report::html::{Provenance, render};
-use vtax_report::results::{ResultsDir, ResultsError, RunInfo, Scheduled, Treatment, Trial};
 use vtax_report::{compare, terminal};
+use vtax_results::{ResultsDir, ResultsError, RunInfo, Scheduled, Treatment, Trial};
 use vtax_testkit::results::Fake;
 
 /// A run of one block with `count` treatments, each of a workload, a platform and a level of its own, against the

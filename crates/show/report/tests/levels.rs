@@ -7,8 +7,8 @@ use std::path::Path;
 use vtax_core::Quantity;
 use vtax_report::analysis::{Analysis, Comparison, analyse, knee_in_words};
 use vtax_report::html::write_report;
-use vtax_report::stats::Verdict;
 use vtax_report::{compare, figures, terminal};
+use vtax_results::stats::Verdict;
 use vtax_testkit::results::ramp;
 
 #[test]

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use vtax_core::Quantity;
 use vtax_report::analysis::{analyse, analyse_shards};
-use vtax_report::results::{ResultsDir, ResultsError, merge};
+use vtax_results::{ResultsDir, ResultsError, merge};
 use vtax_testkit::results::Fake;
 
 const KERNEL: &str = "6.1.0";

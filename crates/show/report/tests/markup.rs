@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use vtax_report::analysis::analyse;
 use vtax_report::html::{Provenance, render};
-use vtax_report::results::ResultsDir;
+use vtax_results::ResultsDir;
 use vtax_testkit::markup::{FRAGMENTS, skeleton, text_of};
 use vtax_testkit::results::{Fake, ramp};
 

@@ -6,11 +6,11 @@ use std::path::Path;
 use vtax_report::analysis::{Analysis, Comparison, Shift, analyse, knee_in_words};
 use vtax_report::figures::figures;
 use vtax_report::html::{Provenance, render};
-use vtax_report::results::{HistogramRecord, ObjectiveOutcome, ResultsDir};
-use vtax_report::stats::{
+use vtax_report::{compare, export, gate, history, pipeline, survey, terminal};
+use vtax_results::stats::{
     Random, SHIFT_QUANTILES, Verdict, confidence_of_each, quantile_interval, seed_of, shift_ratio,
 };
-use vtax_report::{compare, export, gate, history, pipeline, survey, terminal};
+use vtax_results::{HistogramRecord, ObjectiveOutcome, ResultsDir};
 use vtax_testkit::results::{Fake, normal};
 
 const WHY: &str = "300 requests do not support p99: at least 368 are needed";

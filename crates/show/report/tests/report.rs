@@ -7,9 +7,9 @@ use std::path::Path;
 use vtax_core::Source;
 use vtax_report::analysis::analyse;
 use vtax_report::html::write_report;
-use vtax_report::results::{ResultsDir, Stage};
-use vtax_report::stats::{SteadyState, Verdict};
 use vtax_report::{export, figures, terminal};
+use vtax_results::stats::{SteadyState, Verdict};
+use vtax_results::{ResultsDir, Stage};
 use vtax_testkit::results::Fake;
 
 /// Writes a report for inspection to the build's temporary directory.

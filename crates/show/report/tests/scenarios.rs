@@ -4,8 +4,8 @@
 use crate::support::{figure, page, ramp_run, run};
 use std::fs;
 use vtax_report::analysis::{Analysis, analyse};
-use vtax_report::results::{Aside, Stage};
 use vtax_report::{export, figures};
+use vtax_results::{Aside, Stage};
 use vtax_testkit::results::Fake;
 
 #[test]

@@ -4,9 +4,9 @@
 use crate::support::{cpu, page, run, simulated};
 use vtax_core::Source;
 use vtax_report::analysis::Certainty;
-use vtax_report::results::Trial;
-use vtax_report::stats::Verdict;
 use vtax_report::{compare, figures, terminal};
+use vtax_results::Trial;
+use vtax_results::stats::Verdict;
 use vtax_testkit::results::Fake;
 
 #[test]

@@ -6,7 +6,7 @@ use vtax_core::Source;
 use vtax_report::analysis::{Analysis, Comparison, analyse};
 use vtax_report::figures;
 use vtax_report::html::{Provenance, render};
-use vtax_report::results::{ResultsDir, Trial};
+use vtax_results::{ResultsDir, Trial};
 use vtax_testkit::results::{Fake, ramp};
 
 pub fn run(fake: &Fake) -> (tempfile::TempDir, ResultsDir, Analysis) {

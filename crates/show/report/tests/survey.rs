@@ -11,8 +11,8 @@ use std::process::Command;
 use vtax_core::Quantity;
 use vtax_report::analysis::analyse;
 use vtax_report::export::Dataset;
-use vtax_report::results::ResultsDir;
 use vtax_report::survey::{Survey, directories, survey, table};
+use vtax_results::ResultsDir;
 use vtax_testkit::results::Fake;
 
 /// A run of one machine, on which a VM's cost is multiplied by `factor`.
@@ -91,7 +91,7 @@ fn machines_count_once_each_and_kinds_are_never_mixed() {
         / 3.0;
     assert!((ratio.ratio.ln() - mean).abs() < 1e-9, "{ratio:?}");
     assert!(ratio.n == 3 && ratio.interval.contains(ratio.ratio));
-    let width = |interval: vtax_report::stats::Interval| (interval.high / interval.low).ln();
+    let width = |interval: vtax_results::stats::Interval| (interval.high / interval.low).ln();
     assert!(ratio.confidence > 0.95 && width(ratio.adjusted_interval) > width(ratio.interval));
     // The standard deviation of ln 1, ln 1.2 and ln 1.4 is 0.168.
     let factor = ratio.factor.unwrap();

@@ -3,8 +3,8 @@
 
 use crate::support::{cpu, run, simulated};
 use vtax_report::analysis::{Analysis, analyse};
-use vtax_report::stats::Verdict;
 use vtax_report::{compare, terminal};
+use vtax_results::stats::Verdict;
 use vtax_testkit::results::Fake;
 
 /// A run with suspect trials: those of the VM, or all.

@@ -4,8 +4,8 @@
 use std::fs;
 use vtax_report::analysis::{MetricVariance, analyse, analyse_shards};
 use vtax_report::html::{Provenance, render};
-use vtax_report::results::ResultsDir;
 use vtax_report::terminal;
+use vtax_results::ResultsDir;
 use vtax_testkit::results::{Fake, ramp};
 
 /// Blocks differ by 3 %, trials by 2 %, half seconds of traffic by 1 %.

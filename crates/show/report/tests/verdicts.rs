@@ -8,9 +8,10 @@ use std::path::Path;
 use vtax_core::Quantity;
 use vtax_report::analysis::{Analysis, Comparison, analyse, analyse_shards};
 use vtax_report::html::{Provenance, render};
-use vtax_report::results::{ResultsDir, Trial};
-use vtax_report::stats::{Random, Verdict};
-use vtax_report::{compare, numbers, survey, terminal};
+use vtax_report::{compare, survey, terminal};
+use vtax_results::numbers;
+use vtax_results::stats::{Random, Verdict};
+use vtax_results::{ResultsDir, Trial};
 use vtax_testkit::results::{Fake, normal};
 
 const BLOCKS: u32 = 8;

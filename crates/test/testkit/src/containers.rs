@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use vtax_observe::charge::Charger;
-use vtax_observe::guests::Hierarchy;
+use vtax_charge::Charger;
+use vtax_inventory::Hierarchy;
 
 /// A process in a network namespace of its own.
 pub struct Namespace(pub Child);

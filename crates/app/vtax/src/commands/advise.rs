@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use vtax_core::{Base, Unit};
 use vtax_lab::plan::shipped;
 use vtax_record::advise::{self, Advice, KnobAdvice, Range};
-use vtax_report::numbers::{percent, plain};
-use vtax_report::text::{clean, columns, pad};
+use vtax_results::numbers::{percent, plain};
+use vtax_results::text::{clean, columns, pad};
 
 /// The plan that measures the knobs, whose platforms are reduced to them.
 const PLAN: &str = "moderation";

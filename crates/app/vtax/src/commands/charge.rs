@@ -12,6 +12,10 @@ use crate::output::{outln, write_data};
 use std::error::Error;
 use std::io::{self, Write};
 use std::path::Path;
+use vtax_cap::CapOptions;
+use vtax_charge::Watch;
+use vtax_charge::records::{self, RecordFormat, RecordOptions};
+use vtax_charge::{Charger, ChargerOptions, IdleEnergy};
 use vtax_core::{Watts, terminal};
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
@@ -20,14 +24,11 @@ use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
 use vtax_lab::run::default_state_dir;
 use vtax_log::Startup;
-use vtax_observe::charge::{Charger, ChargerOptions, IdleEnergy};
-use vtax_serve::cap::{self, CapOptions};
+use vtax_serve::Token;
 use vtax_serve::exporter::{self, ExporterOptions};
 use vtax_serve::push::PushOptions;
-use vtax_serve::records::{self, RecordFormat, RecordOptions};
 use vtax_serve::share;
 use vtax_serve::top::{self, Sort, TopOptions};
-use vtax_serve::{Token, Watch};
 use vtax_web::{Certificate, Machines, Starter, WebOptions};
 
 pub fn top(arguments: &TopArgs) -> Outcome {
@@ -104,7 +105,7 @@ pub fn cap(arguments: &CapArgs) -> Outcome {
         false => Box::new(terminal::stdout()),
     };
     let watch = watch(&arguments.ledger)?;
-    Ok(cap::run(
+    Ok(vtax_cap::run(
         watch,
         &options,
         &mut journal,

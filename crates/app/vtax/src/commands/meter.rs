@@ -12,10 +12,10 @@ use vtax_core::Source;
 use vtax_host::Roots;
 use vtax_host::meters;
 use vtax_host::signals::end_with_reader;
-use vtax_observe::clock::SystemClock;
-use vtax_observe::meter::{
+use vtax_meter::{
     Bench, BusyLoad, CalibrationSettings, Discovery, Meter, calibrate as fit, host_domains,
 };
+use vtax_observe::clock::SystemClock;
 
 pub fn list(as_json: bool) -> Outcome {
     let all = meters::list(&Roots::host())?;

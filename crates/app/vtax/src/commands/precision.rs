@@ -13,8 +13,8 @@ use std::time::Duration;
 use vtax_core::counted;
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, treatments};
 use vtax_report::analysis::{Analysis, Comparison};
-use vtax_report::numbers::percent;
-use vtax_report::results::ResultsDir;
+use vtax_results::ResultsDir;
+use vtax_results::numbers::percent;
 
 /// The blocks that each headline comparison of a plan needs.
 #[derive(Debug, Serialize)]

@@ -22,8 +22,8 @@ use vtax_report::analysis::{Analysis, analyse, analyse_shards};
 use vtax_report::compare::RunComparison;
 use vtax_report::gate::JudgedGate;
 use vtax_report::pipeline::{self, Gated};
-use vtax_report::results::{ResultsDir, ResultsError};
 use vtax_report::{compare, export, figures, gate, history, html, survey, svg, terminal};
+use vtax_results::{ResultsDir, ResultsError};
 
 pub fn report(arguments: &ReportArgs) -> Outcome {
     written(arguments).map_err(|cause| {

@@ -6,7 +6,7 @@ use crate::guest::{self, Guest, eventually, get};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
-use vtax_report::stats::Random;
+use vtax_results::stats::Random;
 
 /// The requests of misbehaving clients.
 pub const REQUESTS: [&str; 16] = [

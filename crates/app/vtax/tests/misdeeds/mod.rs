@@ -17,7 +17,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use vtax_report::stats::Random;
+use vtax_results::stats::Random;
 
 /// The number of misdeeds against each program.
 const MISDEEDS: u64 = 1000;

@@ -17,7 +17,7 @@ use vtax_nic_driver::descriptor::Descriptor;
 use vtax_nic_driver::hostile::{BadMessage, DriverFault};
 use vtax_nic_driver::nic::{Layout, Nic, Options};
 use vtax_nic_driver::session::{Session, message};
-use vtax_report::stats::Random;
+use vtax_results::stats::Random;
 
 /// The frames of the well-behaved port in a second.
 const RATE: u32 = 500;

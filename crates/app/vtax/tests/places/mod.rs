@@ -13,7 +13,7 @@ use std::fs;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use vtax_core::owner::Owner;
-use vtax_report::results::{ResultsDir, Role, TrialOutcome};
+use vtax_results::{ResultsDir, Role, TrialOutcome};
 
 const PLAN: &str = r#"
 name = "places"

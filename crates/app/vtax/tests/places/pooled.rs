@@ -8,7 +8,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use vtax_core::Source;
-use vtax_report::results::{ResultsDir, TrialOutcome};
+use vtax_results::{ResultsDir, TrialOutcome};
 
 /// The other machine as a VM of a pool. The pool is a stand-in with the address of this host.
 fn pooled(machines: &Machines, which: &str) -> pool::Pool {

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use vtax_report::results::{ResultsDir, TrialOutcome};
+use vtax_results::{ResultsDir, TrialOutcome};
 
 #[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn a_machine_that_one_can_log_into_is_measured_and_left_as_it_was() {

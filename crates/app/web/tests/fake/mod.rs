@@ -14,7 +14,7 @@ use vtax_core::{Quantity, Source};
 use vtax_host::lock::Lock;
 use vtax_host::signals::Signals;
 use vtax_lab::run::Event;
-use vtax_report::results::ResultsDir;
+use vtax_results::ResultsDir;
 use vtax_testkit::results::Fake;
 
 const ARGUMENTS: &str = "VTAX_FAKE";

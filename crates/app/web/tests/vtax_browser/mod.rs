@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use vtax_observe::guests::Platform;
-use vtax_serve::fake::Host;
+use vtax_charge::fake::Host;
+use vtax_inventory::Platform;
 use vtax_testkit::results::Fake;
 use vtax_web::{AppState, ListenerSettings, Live, Server};
 

@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use vtax_serve::fake::Host;
+use vtax_charge::fake::Host;
 use vtax_testkit::results::ramp;
 use vtax_web::{AppState, ListenerSettings, Machines, RunManager, Server, Starter, Token};
 

@@ -6,7 +6,7 @@ use super::runs::{LONG, OPERATOR, serve, text};
 use super::{Going, UNFOLD, looked_at, printed};
 use crate::fake;
 use std::fs;
-use vtax_serve::fake::Host;
+use vtax_charge::fake::Host;
 
 /// The number of axes with tick labels that overlap.
 const OVERLAPS: &str = r"[...document.querySelectorAll('.axis')].filter((axis) => {

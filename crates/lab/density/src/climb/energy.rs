@@ -5,9 +5,9 @@ use vtax_core::owner::Owner;
 use vtax_core::{Series, Source};
 use vtax_host::meters;
 use vtax_host::{HostError, Roots};
+use vtax_meter::{Meter, host_energy};
 use vtax_observe::Readings;
 use vtax_observe::clock::{Clock, SystemClock};
-use vtax_observe::meter::{Meter, host_energy};
 
 /// The meters of this host.
 pub struct Energy {

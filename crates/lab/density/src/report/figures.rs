@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use vtax_core::counted;
 use vtax_report::figures::Figure;
 use vtax_report::platforms::{self, Mark};
-use vtax_report::stats::describe;
+use vtax_results::stats::describe;
 
 fn resource_color(resource: Resource) -> &'static str {
     match resource {

@@ -13,7 +13,7 @@ use vtax_core::{Base, Quantity, Unit};
 use vtax_lab::LabError;
 use vtax_report::figures::Figure;
 use vtax_report::html;
-use vtax_report::results::ResultsDir;
+use vtax_results::ResultsDir;
 
 /// Writes `report.html` and `figures/*.vl.json` into the results directory; returns the report's
 /// path and the summary for a terminal.

@@ -15,7 +15,7 @@ use vtax_report::html::frame::{
     DASH, PROVENANCE, Page, SUMMARY, TABLES, badge, banner, captioned, contents, drawn, file,
     run_facts, section, table,
 };
-use vtax_report::results::{ResultsDir, Trial};
+use vtax_results::{ResultsDir, Trial};
 
 pub(super) fn page(results: &ResultsDir, summary: &Summary, figures: &[Figure]) -> String {
     let run = results.run();

@@ -12,7 +12,7 @@ use std::fmt;
 use vtax_core::noun;
 use vtax_host::HostError;
 use vtax_lab::LabError;
-use vtax_report::results::{ResultsDir, ResultsError, Treatment, Trial, TrialOutcome};
+use vtax_results::{ResultsDir, ResultsError, Treatment, Trial, TrialOutcome};
 
 /// All climbs of one treatment.
 #[derive(Debug, Clone)]
@@ -541,7 +541,7 @@ mod tests {
             outcome: TrialOutcome::Complete,
             suspect: Vec::new(),
             disturbed: Vec::new(),
-            times: vtax_report::results::PhaseTimes::default(),
+            times: vtax_results::PhaseTimes::default(),
             window: (vtax_core::Nanoseconds(0), vtax_core::Nanoseconds(0)),
             work: None,
             metrics: BTreeMap::new(),
@@ -549,7 +549,7 @@ mod tests {
             actors: Vec::new(),
             phases: Vec::new(),
             objective: None,
-            observation: vtax_report::results::ObservationCost::default(),
+            observation: vtax_results::ObservationCost::default(),
         };
         TreatmentClimbs {
             treatment,

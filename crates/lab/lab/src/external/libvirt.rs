@@ -15,7 +15,7 @@ use vtax_host::journal::Change;
 use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_host::untrusted::shown;
 use vtax_host::virsh::Virsh;
-use vtax_observe::guests::Identity;
+use vtax_inventory::Identity;
 
 /// The platform `libvirt`.
 #[derive(Debug)]

@@ -17,9 +17,9 @@ use vtax_host::HostError;
 use vtax_host::roots::PATH;
 use vtax_host::settings::Settings;
 use vtax_host::untrusted::shown;
+use vtax_inventory::Identity;
 use vtax_load::workload::Program;
 use vtax_load::workload::command::words;
-use vtax_observe::guests::Identity;
 
 /// The programs of every guest that runs workloads: they start vtax there in namespaces of its own.
 pub(crate) const NEEDED: [Program; 2] = [

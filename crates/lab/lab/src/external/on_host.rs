@@ -6,8 +6,8 @@ use vtax_core::Source;
 use vtax_core::owner::Owner;
 use vtax_host::HostError;
 use vtax_host::roots::Roots;
+use vtax_inventory::{Guests, Identity};
 use vtax_observe::Subject;
-use vtax_observe::guests::{Guests, Identity};
 
 /// An external guest as this host sees it.
 pub(crate) struct LocalGuest {

@@ -21,8 +21,8 @@ use vtax_host::cell::{self, LinkConfig, Seat};
 use vtax_host::command::is_ssh_host;
 use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_host::untrusted::shown_lines;
+use vtax_inventory::Identity;
 use vtax_load::workload::{LoadClient, Running};
-use vtax_observe::guests::Identity;
 
 /// The platform `ssh`.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use vtax_host::HostError;
 use vtax_host::signals::Signals;
 use vtax_host::untrusted::archive::{self, Budget, Refusal};
 use vtax_host::untrusted::{LONGEST_LINE, Lines, drain, shown};
-use vtax_report::results::{Aside, ResultsDir, ResultsError, TrialOutcome, is_record};
+use vtax_results::{Aside, ResultsDir, ResultsError, TrialOutcome, is_record};
 
 /// The most bytes after the end of an archive, whose last record tar pads.
 const MAX_PADDING: u64 = 1 << 20;

@@ -8,10 +8,9 @@ use vtax_host::cell;
 use vtax_host::knobs::{self, Place};
 use vtax_host::settings::{Domain, Parameter};
 use vtax_load::workload::{self, Workload};
-use vtax_report::analysis::charge;
 
 /// The setting that charges the guests of a trial.
-pub const CHARGE: &str = charge::CHARGE;
+pub use vtax_results::CHARGE;
 
 /// Settings of the observation.
 const OBSERVATION_SETTINGS: [Parameter; 1] = [Parameter::new(

@@ -35,8 +35,7 @@ use std::time::Duration;
 use vtax_host::cell::OuterNetwork;
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::command::KIND;
-use vtax_report::analysis::charge;
-use vtax_report::gate::PlannedGate;
+use vtax_results::limit::PlannedGate;
 
 /// A validated plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,7 +105,7 @@ pub struct Entry {
 }
 
 /// The factor that chooses neighbours by name.
-pub const NEIGHBOURS: &str = charge::NEIGHBOURS;
+pub use vtax_results::NEIGHBOURS;
 
 /// Settings of each single guest: the key in a neighbour's table, and the full key.
 const SETTINGS_OF_A_GUEST: [(&str, &str); 4] = [

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 use vtax_core::{Base, Quantity, Unit, metric};
-use vtax_report::results::Metric;
+use vtax_results::Metric;
 
 /// The most levels of one trial.
 pub const MOST_LEVELS: usize = 1000;
@@ -327,7 +327,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use vtax_core::Source;
-    use vtax_report::results::Better;
+    use vtax_results::Better;
 
     fn metric(value: f64, base: Base) -> BTreeMap<String, Metric> {
         let metric = Metric {

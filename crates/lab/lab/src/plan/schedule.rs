@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use vtax_core::SplitMix64;
-use vtax_report::results::Scheduled;
+use vtax_results::Scheduled;
 
 /// Returns the trials of `blocks` blocks of `treatments` treatments. The same arguments give the
 /// same order on every machine and in every version: the generator is part of the format.

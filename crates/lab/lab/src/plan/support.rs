@@ -4,7 +4,7 @@
 use super::{Catalogue, Plan, PlannedTreatment, Profile};
 use std::time::Duration;
 use vtax_core::{Base, Unit, metric};
-use vtax_report::stats::{Unsupported, supports};
+use vtax_results::stats::{Unsupported, supports};
 
 /// The longest time that a level settles before its window. A quarter of the level's time applies when that is
 /// shorter.

@@ -12,7 +12,7 @@ use vtax_host::meters::{self, Meters};
 use vtax_host::roots::Roots;
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::{Extent, command};
-use vtax_report::results::Treatment;
+use vtax_results::Treatment;
 
 /// A treatment with everything needed to run it.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,7 +6,7 @@ use crate::plan::{Order, schedule};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use vtax_host::{Roots, facts};
-use vtax_report::results::{FORMAT, ResultsDir, RunInfo, Treatment};
+use vtax_results::{FORMAT, ResultsDir, RunInfo, Treatment};
 
 /// The description of a run that has no directory yet.
 #[derive(Debug, Clone, Copy)]

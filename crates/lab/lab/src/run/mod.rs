@@ -43,7 +43,7 @@ use vtax_host::lock::Lock;
 use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
 use vtax_observe::Instrument;
-use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter};
+use vtax_results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter};
 
 /// Consecutive failures of one treatment after which the cause is taken to be systematic.
 const FAILURES_TO_GIVE_UP: u32 = 2;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 use vtax_guest::image::Recipe;
-use vtax_report::results::Treatment;
+use vtax_results::Treatment;
 
 /// The trials of a plan, as a place needs to know them that runs each by a vtax of its own.
 pub trait PlanTrials {

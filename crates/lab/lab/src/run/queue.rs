@@ -6,7 +6,7 @@ use super::Assignment;
 use crate::LabError;
 use crate::plan::Shard;
 use std::collections::{BTreeMap, VecDeque};
-use vtax_report::results::{Aside, ResultsDir, Trial, TrialOutcome};
+use vtax_results::{Aside, ResultsDir, Trial, TrialOutcome};
 
 /// The most attempts of a trial.
 const MOST_ATTEMPTS: u32 = 3;

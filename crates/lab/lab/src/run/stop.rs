@@ -4,8 +4,8 @@
 use crate::plan::{Plan, StopRule};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use vtax_report::results::{ResultsDir, TrialOutcome};
-use vtax_report::stats;
+use vtax_results::stats;
+use vtax_results::{ResultsDir, TrialOutcome};
 
 /// Returns the reason to stop the run before `next_block`, if there is one.
 pub(super) fn satisfied(
@@ -80,7 +80,7 @@ mod tests {
     use crate::plan::{Catalogue, Order, schedule};
     use std::path::Path;
     use vtax_core::{Base, Nanoseconds, Quantity, Source, Unit};
-    use vtax_report::results::{
+    use vtax_results::{
         Better, FORMAT, Metric, ObservationCost, PhaseTimes, RunInfo, Treatment, Trial,
     };
 

@@ -5,7 +5,7 @@ use super::*;
 use crate::plan::Order;
 use std::collections::VecDeque;
 use std::fs;
-use vtax_report::results::Aside;
+use vtax_results::Aside;
 
 /// How a trial is to end.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::time::Instant;
 use vtax_core::Nanoseconds;
 use vtax_host::journal::Journal;
-use vtax_report::results::{
+use vtax_results::{
     FORMAT, ObservationCost, PhaseTimes, Treatment, Trial, TrialOutcome, TrialWriter,
 };
 

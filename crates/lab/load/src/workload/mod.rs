@@ -43,7 +43,7 @@ use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
 use vtax_host::cell::{Client, ClientProcess};
 use vtax_host::settings::{Domain, Level, Parameter, Settings};
-use vtax_report::results::{Metric, Work};
+use vtax_results::{Metric, Work};
 
 /// The result of an operation on a host.
 pub type Outcome<T> = Result<T, HostError>;

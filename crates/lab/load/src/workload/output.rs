@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use vtax_core::{Base, Quantity, Source, Unit, metric};
 use vtax_host::HostError;
-use vtax_report::results::{Metric, Work};
+use vtax_results::{Metric, Work};
 
 /// Reads the JSON output of `driver`.
 pub fn json<T: DeserializeOwned>(driver: &str, raw: &[u8]) -> Outcome<T> {

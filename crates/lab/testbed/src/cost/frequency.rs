@@ -7,7 +7,7 @@
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use vtax_lab::run::busy_mhz;
-use vtax_report::results::Trial;
+use vtax_results::Trial;
 
 /// The power of a processor at full load at a frequency; only ratios are used.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::iter::once;
 use vtax_core::metric;
-use vtax_report::results::{IdleBin, Trial};
+use vtax_results::{IdleBin, Trial};
 
 /// The idle states of a processor package.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -176,7 +176,7 @@ mod tests {
     use crate::guard::tests::trial;
     use proptest::prelude::*;
     use vtax_core::Nanoseconds;
-    use vtax_report::results::IdleGaps;
+    use vtax_results::IdleGaps;
 
     const WINDOW_US: f64 = 10e6;
 

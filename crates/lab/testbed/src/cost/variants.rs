@@ -4,7 +4,7 @@
 use super::{CostModel, charge};
 use std::collections::BTreeMap;
 use vtax_core::{Nanoseconds, metric};
-use vtax_report::results::{Trial, emulated};
+use vtax_results::{Trial, emulated};
 
 /// The factors of assumed prices, and their names.
 const FACTORS: [(f64, &str); 3] = [

@@ -95,7 +95,7 @@ impl Instrument for ControlGroup {
 }
 
 /// The v2 directory among a subject's groups, which perf can count.
-pub(crate) fn unified(directories: &[PathBuf]) -> Option<&Path> {
+pub fn unified(directories: &[PathBuf]) -> Option<&Path> {
     directories
         .iter()
         .find(|directory| directory.join("cgroup.controllers").exists())

@@ -52,7 +52,7 @@ const MOST_MISSING: f64 = 1.5;
 
 /// The kind of work of a soft interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Work {
+pub enum Work {
     /// Packets.
     Network,
     /// Completions of block requests.
@@ -75,7 +75,7 @@ const RING: usize = 512 << 10;
 const RINGS: usize = 32 << 20;
 
 /// Samples of all processors.
-pub(crate) struct ClockSamples {
+pub struct ClockSamples {
     rings: Vec<Ring>,
     functions: Vec<Function>,
     period: u64,
@@ -87,16 +87,16 @@ pub(crate) struct ClockSamples {
 
 /// Time in soft interrupts in one interval.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Sampled {
+pub struct Sampled {
     /// Nanoseconds by the process in whose context they were spent (0 is the idle task), and by kind of work.
-    pub(crate) time: HashMap<(u32, Work), f64>,
+    pub time: HashMap<(u32, Work), f64>,
     /// The time that one sample counts for, in nanoseconds.
-    pub(crate) period: f64,
+    pub period: f64,
 }
 
 impl ClockSamples {
     /// Opens an event on each online processor; none is started.
-    pub(crate) fn open(proc: &Path) -> Result<Self, ObserveError> {
+    pub fn open(proc: &Path) -> Result<Self, ObserveError> {
         let functions = functions(KernelFile::open(proc.join("kallsyms"))?.read()?);
         if functions.is_empty() {
             return Err(ObserveError::Unavailable {
@@ -131,13 +131,13 @@ impl ClockSamples {
     }
 
     /// The number of processors that are sampled.
-    pub(crate) fn processors(&self) -> usize {
+    pub fn processors(&self) -> usize {
         self.rings.len()
     }
 
     /// The samples since the last call, `span` ago. `None` if sampling began since then. Sampling continues after the
     /// call if `goes_on`: each sample wakes an idle processor.
-    pub(crate) fn read(&mut self, span: Nanoseconds, goes_on: bool) -> Option<Sampled> {
+    pub fn read(&mut self, span: Nanoseconds, goes_on: bool) -> Option<Sampled> {
         let mut found = Parsed::default();
         for ring in &mut self.rings {
             self.buffer.clear();

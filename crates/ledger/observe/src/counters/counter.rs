@@ -200,7 +200,7 @@ impl Counter {
 
     /// Takes a reading of a source that is one part of a steady sum, so that any fall is jitter and any growth is
     /// possible.
-    pub(crate) fn shift(&mut self, raw: u64) -> Change {
+    pub fn shift(&mut self, raw: u64) -> Change {
         match self.last {
             Some(last) if raw < last => Change::Jittered(last - raw),
             _ => self.advance(raw),
@@ -215,7 +215,7 @@ impl Counter {
     }
 
     /// Whether there was any reading.
-    pub(crate) fn has_begun(&self) -> bool {
+    pub fn has_begun(&self) -> bool {
         self.has_begun
     }
 
@@ -261,11 +261,11 @@ impl Rule {
 
 /// Collects the changes of one pass that left something uncounted; only the first finding is reported.
 #[derive(Debug, Default)]
-pub(crate) struct Findings(Option<ObserveError>);
+pub struct Findings(Option<ObserveError>);
 
 impl Findings {
     /// Notes the change of the counter `name` of the file at `path`.
-    pub(crate) fn note(&mut self, path: &Path, name: &str, change: Change) {
+    pub fn note(&mut self, path: &Path, name: &str, change: Change) {
         if self.0.is_none()
             && let Some((what, numbers)) = change.finding()
         {
@@ -280,7 +280,7 @@ impl Findings {
 
     /// # Errors
     /// The first finding.
-    pub(crate) fn end(self) -> Result<(), ObserveError> {
+    pub fn end(self) -> Result<(), ObserveError> {
         self.0.map_or(Ok(()), Err)
     }
 }

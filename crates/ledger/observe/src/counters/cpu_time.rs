@@ -12,7 +12,7 @@ use vtax_kernel::stat::{CpuState, CpuTimes, STATES};
 
 /// Totals of the whole host, which never fall.
 #[derive(Debug)]
-pub(crate) struct CpuTime {
+pub struct CpuTime {
     counters: [Counter; STATES],
     /// Idle and iowait together. An idle period of a processor counts as one or the other, depending on whether a task
     /// waits for a device at the time of the reading; the sum is steady.
@@ -22,9 +22,11 @@ pub(crate) struct CpuTime {
 
 /// Totals since the first reading at one time, and the number of events that kept each from being exact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct CpuMark {
-    pub(crate) at: Nanoseconds,
-    pub(crate) processors: u32,
+pub struct CpuMark {
+    /// When it was read.
+    pub at: Nanoseconds,
+    /// The number of processors that were online.
+    pub processors: u32,
     softirq: u64,
     busy: u64,
     unused: u64,
@@ -66,7 +68,8 @@ impl Pair {
 }
 
 impl CpuTime {
-    pub(crate) fn new() -> Self {
+    /// Nothing read yet.
+    pub fn new() -> Self {
         Self {
             counters: std::array::from_fn(|_| Counter::new(Rule::TIME)),
             unused: Pair::default(),
@@ -76,7 +79,7 @@ impl CpuTime {
 
     /// Takes the first line of `/proc/stat` and the number of processors that have a line of their own. Column changes
     /// that left time uncounted are noted for `path`.
-    pub(crate) fn advance(
+    pub fn advance(
         &mut self,
         now: Nanoseconds,
         raw: &CpuTimes,
@@ -128,12 +131,12 @@ impl CpuTime {
     }
 
     /// All times since boot.
-    pub(crate) fn totals(&self) -> CpuTimes {
+    pub fn totals(&self) -> CpuTimes {
         self.counters.each_ref().map(Counter::total).into()
     }
 
     /// The current totals and faults.
-    pub(crate) fn mark(&self) -> CpuMark {
+    pub fn mark(&self) -> CpuMark {
         self.mark
     }
 }
@@ -151,29 +154,29 @@ fn shift(counter: &mut Counter, raw: u64, pair: Change) -> Change {
 
 impl CpuMark {
     /// The gain of the busy columns, which are often sampled, since `earlier`.
-    pub(crate) fn sampled_since(&self, earlier: &Self) -> Nanoseconds {
+    pub fn sampled_since(&self, earlier: &Self) -> Nanoseconds {
         Nanoseconds(self.busy.saturating_sub(earlier.busy))
     }
 
     /// The time of soft interrupts since `earlier`.
-    pub(crate) fn softirq_since(&self, earlier: &Self) -> Nanoseconds {
+    pub fn softirq_since(&self, earlier: &Self) -> Nanoseconds {
         Nanoseconds(self.softirq.saturating_sub(earlier.softirq))
     }
 
     /// The time that a hypervisor below ran something else since `earlier`.
-    pub(crate) fn stolen_since(&self, earlier: &Self) -> Nanoseconds {
+    pub fn stolen_since(&self, earlier: &Self) -> Nanoseconds {
         Nanoseconds(self.stolen.saturating_sub(earlier.stolen))
     }
 
     /// The busy time of all processors since `earlier`, limited to the time that they had. `None` where the file did
     /// not show it.
-    pub(crate) fn busy_since(&self, earlier: &Self) -> Option<Nanoseconds> {
+    pub fn busy_since(&self, earlier: &Self) -> Option<Nanoseconds> {
         self.remainder_since(earlier, |mark| mark.unused)
     }
 
     /// The time since `earlier` in which processors were not idle, whether they ran or a hypervisor below ran something
     /// else. `None` as for [`Self::busy_since`].
-    pub(crate) fn awake_since(&self, earlier: &Self) -> Option<Nanoseconds> {
+    pub fn awake_since(&self, earlier: &Self) -> Option<Nanoseconds> {
         self.remainder_since(earlier, |mark| mark.unused.saturating_sub(mark.stolen))
     }
 

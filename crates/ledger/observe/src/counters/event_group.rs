@@ -15,18 +15,18 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// An event to count.
 #[derive(Debug, Clone)]
-pub(crate) struct Event {
+pub struct Event {
     /// `PERF_TYPE_*`.
-    pub(crate) kind: u32,
+    pub kind: u32,
     /// Which event of that type.
-    pub(crate) config: u64,
+    pub config: u64,
     /// A tracepoint's filter, such as `exit_reason==12`.
-    pub(crate) filter: Option<CString>,
+    pub filter: Option<CString>,
 }
 
 /// The tasks or CPU to count.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Scope<'a> {
+pub enum Scope<'a> {
     /// Everything that runs on one CPU.
     Cpu(u32),
     /// The tasks of a control group (v2, or v1's `perf_event`) on one CPU.
@@ -37,7 +37,7 @@ pub(crate) enum Scope<'a> {
 
 /// Events that count together.
 #[derive(Debug)]
-pub(crate) struct EventGroup {
+pub struct EventGroup {
     leader: File,
     /// Closing an event removes it from the group.
     _siblings: Vec<OwnedFd>,
@@ -45,17 +45,17 @@ pub(crate) struct EventGroup {
 }
 
 /// One reading of a group.
-pub(crate) struct Counts<'a> {
+pub struct Counts<'a> {
     /// How long the group was enabled, in nanoseconds.
-    pub(crate) enabled: u64,
+    pub enabled: u64,
     /// How long it was on the PMU; less than `enabled` when others share it (multiplexing).
-    pub(crate) running: u64,
+    pub running: u64,
     values: &'a [u8],
 }
 
 impl Counts<'_> {
     /// The raw counts in the order of the events.
-    pub(crate) fn values(&self) -> impl Iterator<Item = u64> {
+    pub fn values(&self) -> impl Iterator<Item = u64> {
         words(self.values)
     }
 }
@@ -68,7 +68,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
 
 impl EventGroup {
     /// Opens and starts all events, the first as the leader.
-    pub(crate) fn open(scope: Scope<'_>, events: &[Event]) -> io::Result<Self> {
+    pub fn open(scope: Scope<'_>, events: &[Event]) -> io::Result<Self> {
         let mut opened: Vec<OwnedFd> = Vec::with_capacity(events.len());
         for event in events {
             let fd = open(scope, event, opened.first())?;
@@ -89,7 +89,7 @@ impl EventGroup {
     }
 
     /// Reads all counts at once, without allocating.
-    pub(crate) fn read(&mut self) -> io::Result<Counts<'_>> {
+    pub fn read(&mut self) -> io::Result<Counts<'_>> {
         let length = rustix::io::read(&self.leader, &mut self.buffer)?;
         let bytes = self.buffer.get(..length).unwrap_or_default();
         let mut head = words(bytes);
@@ -149,7 +149,7 @@ fn open(scope: Scope<'_>, event: &Event, leader: Option<&OwnedFd>) -> io::Result
 }
 
 /// Converts the result of a system call to a [`Result`].
-pub(crate) fn check(result: i32) -> io::Result<i32> {
+pub fn check(result: i32) -> io::Result<i32> {
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {
@@ -158,7 +158,7 @@ pub(crate) fn check(result: i32) -> io::Result<i32> {
 }
 
 /// Converts perf's errors for an instrument named `what`.
-pub(crate) fn explain(what: &str, cause: &io::Error) -> ObserveError {
+pub fn explain(what: &str, cause: &io::Error) -> ObserveError {
     use rustix::io::Errno;
     let what = what.to_owned();
     let unavailable = |reason: &str| ObserveError::Unavailable {

@@ -51,7 +51,7 @@ unsafe impl aya::Pod for Counts {}
 
 /// Pages exchanged with a domain since the programs were attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Pages {
+pub struct Pages {
     /// All of them.
     pub exchanged: u64,
     /// Pages that an operation copied.
@@ -75,10 +75,10 @@ impl Pages {
 }
 
 /// The programs, shared by all readers of their counts.
-pub(crate) type SharedGrants = Arc<Mutex<GrantProbe>>;
+pub type SharedGrants = Arc<Mutex<GrantProbe>>;
 
 /// The programs, attached for the lifetime of this value, and their map.
-pub(crate) struct GrantProbe {
+pub struct GrantProbe {
     domains: Array<MapData, Counts>,
     /// Keeps the programs attached.
     programs: Ebpf,
@@ -91,7 +91,7 @@ impl GrantProbe {
     ///
     /// # Errors
     /// When this process may not use BPF, or the kernel has no probes at functions or lacks one of these functions.
-    pub(crate) fn open(sys: &Path) -> Result<Option<SharedGrants>, ObserveError> {
+    pub fn open(sys: &Path) -> Result<Option<SharedGrants>, ObserveError> {
         let kind = std::fs::read_to_string(sys.join("hypervisor/type")).unwrap_or_default();
         if kind.trim() != "xen" {
             return Ok(None);
@@ -137,11 +137,7 @@ impl GrantProbe {
     ///
     /// # Errors
     /// When blkback was loaded later and cannot be probed, or the map cannot be read.
-    pub(crate) fn advance(
-        &mut self,
-        domain: Option<u32>,
-        pages: &mut Pages,
-    ) -> Result<(), ObserveError> {
+    pub fn advance(&mut self, domain: Option<u32>, pages: &mut Pages) -> Result<(), ObserveError> {
         self.look_for_blkback()?;
         let index = domain.map_or(ALL, |domain| domain.min(ALL - 1));
         let counts = self.domains.get(&index, 0);
@@ -212,7 +208,7 @@ impl Grants {
     }
 
     /// Reads the counts of programs that have other readers as well.
-    pub(crate) fn reading(probe: SharedGrants, subjects: &[Subject]) -> Option<Self> {
+    pub fn reading(probe: SharedGrants, subjects: &[Subject]) -> Option<Self> {
         let domains = subjects.iter().filter_map(|subject| {
             let domain = subject.domain?;
             Some(Watched::new(&subject.owner, Some(domain)))

@@ -210,7 +210,7 @@ fn work() {
 }
 
 /// The CPUs that are online, from `devices/system/cpu/online`.
-pub(crate) fn online_cpus(sys: &Path) -> Result<Vec<u32>, ObserveError> {
+pub fn online_cpus(sys: &Path) -> Result<Vec<u32>, ObserveError> {
     let path = sys.join("devices/system/cpu/online");
     match std::fs::read(&path) {
         Ok(list) => text::cpu_list(&list).ok_or_else(|| ObserveError::Format {

@@ -45,15 +45,16 @@ pub struct HostCpu {
 
 /// Totals of the host at one time.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HostTimes {
-    pub(crate) time: CpuMark,
+pub struct HostTimes {
+    /// Time of all processors by kind.
+    pub time: CpuMark,
     scheduled: Option<u64>,
     scheduled_faults: u64,
 }
 
 impl HostTimes {
     /// The time that tasks were scheduled since `earlier`, where a source that counts nanoseconds shows it.
-    pub(crate) fn scheduled_since(&self, earlier: &Self) -> Option<Nanoseconds> {
+    pub fn scheduled_since(&self, earlier: &Self) -> Option<Nanoseconds> {
         let (now, before) = (self.scheduled?, earlier.scheduled?);
         (self.scheduled_faults == earlier.scheduled_faults)
             .then_some(Nanoseconds(now.saturating_sub(before)))
@@ -111,7 +112,7 @@ impl HostCpu {
     }
 
     /// The times of the last pass.
-    pub(crate) fn times(&self) -> HostTimes {
+    pub fn times(&self) -> HostTimes {
         HostTimes {
             time: self.time.mark(),
             scheduled: self.scheduled.as_ref().map(|(_, column)| column.total()),
@@ -123,7 +124,7 @@ impl HostCpu {
     ///
     /// # Errors
     /// When a file cannot be read.
-    pub(crate) fn advance(&mut self, now: Nanoseconds) -> Result<Findings, ObserveError> {
+    pub fn advance(&mut self, now: Nanoseconds) -> Result<Findings, ObserveError> {
         self.passes += 1;
         let most = most_cpu_time(now.saturating_since(self.time.mark().at), 1);
         let mut whole = None;

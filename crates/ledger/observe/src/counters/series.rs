@@ -8,19 +8,19 @@ use vtax_core::{Series, SeriesKind, Source, counter};
 
 /// A column of readings, registered with its first value.
 #[derive(Debug)]
-pub(crate) struct Column {
+pub struct Column {
     series: Series,
     id: Option<SeriesId>,
 }
 
 impl Column {
     /// A column that never decreases.
-    pub(crate) fn counter(owner: &Owner, metric: impl Into<String>) -> Self {
+    pub fn counter(owner: &Owner, metric: impl Into<String>) -> Self {
         Self::new(owner, metric.into(), SeriesKind::Counter)
     }
 
     /// A column of instantaneous values.
-    pub(crate) fn gauge(owner: &Owner, metric: impl Into<String>) -> Self {
+    pub fn gauge(owner: &Owner, metric: impl Into<String>) -> Self {
         Self::new(owner, metric.into(), SeriesKind::Gauge)
     }
 
@@ -38,7 +38,7 @@ impl Column {
     }
 
     /// Records this pass's value.
-    pub(crate) fn record(&mut self, value: f64, into: &mut Readings) {
+    pub fn record(&mut self, value: f64, into: &mut Readings) {
         let id = match self.id {
             Some(id) => id,
             None => *self.id.insert(into.register(self.series.clone())),
@@ -47,21 +47,21 @@ impl Column {
     }
 
     /// Records an integer.
-    pub(crate) fn record_count(&mut self, value: u64, into: &mut Readings) {
+    pub fn record_count(&mut self, value: u64, into: &mut Readings) {
         self.record(value as f64, into);
     }
 }
 
 /// A column fed by a raw counter of the kernel.
 #[derive(Debug)]
-pub(crate) struct GuardedColumn {
+pub struct GuardedColumn {
     column: Column,
     counter: Counter,
 }
 
 impl GuardedColumn {
     /// `rule` lists the changes that the raw values of this source may make.
-    pub(crate) fn new(owner: &Owner, metric: impl Into<String>, rule: Rule) -> Self {
+    pub fn new(owner: &Owner, metric: impl Into<String>, rule: Rule) -> Self {
         Self {
             column: Column::counter(owner, metric),
             counter: Counter::new(rule),
@@ -69,31 +69,31 @@ impl GuardedColumn {
     }
 
     /// The metric's name.
-    pub(crate) fn metric(&self) -> &str {
+    pub fn metric(&self) -> &str {
         &self.column.series.metric
     }
 
     /// Takes a raw reading and records the total.
-    pub(crate) fn record(&mut self, raw: u64, into: &mut Readings) -> Change {
+    pub fn record(&mut self, raw: u64, into: &mut Readings) -> Change {
         let change = self.advance_within(raw, u64::MAX);
         self.publish(into);
         change
     }
 
     /// Takes a raw reading of a source that can have grown by at most `most`.
-    pub(crate) fn advance_within(&mut self, raw: u64, most: u64) -> Change {
+    pub fn advance_within(&mut self, raw: u64, most: u64) -> Change {
         self.counter.advance_within(raw, most)
     }
 
     /// Records the total, if there was any reading.
-    pub(crate) fn publish(&mut self, into: &mut Readings) {
+    pub fn publish(&mut self, into: &mut Readings) {
         if self.counter.has_begun() {
             self.column.record_count(self.counter.total(), into);
         }
     }
 
     /// The first reading plus all gains since.
-    pub(crate) fn total(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         self.counter.total()
     }
 }

@@ -33,7 +33,7 @@ const LOOKS: u8 = 2;
 const LIST_AGAIN: Nanoseconds = Nanoseconds(5_000_000_000);
 
 /// The CPU time of a whole process in nanoseconds.
-pub(crate) type ProcessClock = Box<dyn FnMut() -> io::Result<u64> + Send>;
+pub type ProcessClock = Box<dyn FnMut() -> io::Result<u64> + Send>;
 
 /// The threads of one VMM.
 pub struct VmmThreads {
@@ -124,7 +124,7 @@ impl VmmThreads {
     }
 
     /// Opens the threads of process `pid` alone, for a caller that finds kernel threads itself.
-    pub(crate) fn of_process(pid: u32, proc: &Path) -> Result<Self, ObserveError> {
+    pub fn of_process(pid: u32, proc: &Path) -> Result<Self, ObserveError> {
         let subject = Subject {
             vmm: Some(pid),
             ..Subject::default()
@@ -503,7 +503,7 @@ impl Instrument for VmmThreads {
 }
 
 /// The CPU clock of a process, which never decreases while the process lives.
-pub(crate) fn process_clock(pid: u32) -> ProcessClock {
+pub fn process_clock(pid: u32) -> ProcessClock {
     Box::new(move || {
         let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
         let mut clock: libc::clockid_t = 0;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use vtax_observe::charge::Stage;
+use vtax_charge::Stage;
 
 /// The bytes of a file of lines that are read.
 const MOST_BYTES: u64 = 1 << 30;

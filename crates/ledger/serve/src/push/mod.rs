@@ -12,10 +12,8 @@ mod wire;
 pub use crate::metrics::PushState;
 pub use destination::{Destination, Protocol};
 
-use crate::jail;
 use crate::metrics::{self, Own};
 use crate::roster::Listing;
-use crate::snapshot::Snapshot;
 use queue::Queue;
 use sender::Sender;
 use std::io;
@@ -23,6 +21,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use vtax_charge::LedgerSnapshot;
+use vtax_charge::jail;
 use vtax_http::{Token, TokenError};
 use wire::Pass;
 
@@ -88,7 +88,7 @@ pub enum PushError {
 #[cfg(feature = "testing")]
 pub fn body(
     protocol: Protocol,
-    snapshot: &Snapshot,
+    snapshot: &LedgerSnapshot,
     listing: &Listing,
     labels: &[(String, String)],
 ) -> Option<(Vec<u8>, usize)> {
@@ -97,7 +97,7 @@ pub fn body(
     Some((body, pass.samples()))
 }
 
-fn pass(snapshot: &Snapshot, listing: &Listing, own: &Own, start_ms: Option<i64>) -> Pass {
+fn pass(snapshot: &LedgerSnapshot, listing: &Listing, own: &Own, start_ms: Option<i64>) -> Pass {
     let mut pass = Pass {
         time_ms: snapshot.ended.as_millisecond(),
         start_ms: start_ms.unwrap_or(snapshot.began.as_millisecond()),
@@ -224,7 +224,7 @@ impl Pusher {
     }
 
     /// Queues a snapshot, as a scrape would return it now.
-    pub fn push(&mut self, snapshot: &Snapshot, listing: &Listing, own: &Own) {
+    pub fn push(&mut self, snapshot: &LedgerSnapshot, listing: &Listing, own: &Own) {
         let pass = pass(snapshot, listing, own, self.start_ms);
         self.start_ms = Some(pass.start_ms);
         self.queue(pass);

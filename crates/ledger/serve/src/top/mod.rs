@@ -7,8 +7,6 @@ mod terminal;
 
 pub use rows::{Key, Party, Rates, Row, Sort, StagePercents};
 
-use crate::pace::Pace;
-use crate::snapshot::{Snapshot, Watch};
 use rustix::process::{Signal, getpid, kill_process};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Write};
@@ -16,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use table::{Line, Style, View};
 use terminal::Screen;
+use vtax_charge::pace::Pace;
+use vtax_charge::{LedgerSnapshot, Watch};
 use vtax_core::terminal::{self as output, shown};
 use vtax_observe::ObserveError;
 
@@ -95,14 +95,14 @@ fn print(watch: &mut Watch, options: &TopOptions, stop: &AtomicBool) -> Result<(
 }
 
 /// Adds the limitations of this host, which are problems of every interval.
-fn add_notes(snapshot: &mut Snapshot, watch: &Watch) {
+fn add_notes(snapshot: &mut LedgerSnapshot, watch: &Watch) {
     snapshot.problems.extend(watch.notes().iter().cloned());
 }
 
 struct Interactive {
     screen: Screen,
     pace: Pace,
-    shown: Snapshot,
+    shown: LedgerSnapshot,
     view: View,
     size: (usize, usize),
 }

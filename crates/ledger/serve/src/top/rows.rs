@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A snapshot as rates, for the table and its JSON.
 
-use crate::snapshot::{Snapshot, softirq_source};
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::str::FromStr;
+use vtax_charge::{LedgerSnapshot, softirq_source};
+use vtax_charge::{Modelled, Stage, Stages};
 use vtax_core::{Nanoseconds, Source};
-use vtax_observe::charge::{Modelled, Stage, Stages};
 
 /// The party of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -137,7 +137,7 @@ fn per_second(amount: f64, span: Nanoseconds) -> f64 {
 
 impl Rates {
     /// Computes the rates of a snapshot, with guests in the order of `sort`.
-    pub fn of(snapshot: &Snapshot, sort: Sort) -> Self {
+    pub fn of(snapshot: &LedgerSnapshot, sort: Sort) -> Self {
         let ledger = &snapshot.ledger;
         let span = ledger.span;
         let watts = |joules: f64| snapshot.energy.map(|_| per_second(joules, span));
@@ -362,7 +362,7 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Host;
+    use vtax_charge::fake::Host;
 
     #[test]
     fn rows_add_up_and_are_rates() {

@@ -3,7 +3,7 @@
 
 use super::rows::{Key, Party, Rates, Row, Sort};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
-use vtax_observe::charge::Stage;
+use vtax_charge::Stage;
 
 /// The kind of a line, for its colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -302,9 +302,9 @@ fn figure(value: f64, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Host;
     use proptest::prelude::*;
-    use vtax_observe::guests::Platform;
+    use vtax_charge::fake::Host;
+    use vtax_inventory::Platform;
 
     fn view(width: usize, height: Option<usize>) -> View {
         View {
@@ -404,7 +404,7 @@ mod tests {
         ) {
             let mut host = Host::default();
             for (number, name) in (1..).zip(&names) {
-                let name = vtax_observe::guests::name::sanitised(name);
+                let name = vtax_inventory::name::sanitised(name);
                 host.start_named(number, &name, Platform::Qemu);
             }
             let rates = rates(&mut host, time);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The terminal of a screen, and its restoration at the end, on an error and on a panic of any thread.
 
-use crate::pace::timespec;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::termios::{
@@ -11,6 +10,7 @@ use rustix::termios::{
 use std::io::{self, Write};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
+use vtax_charge::pace::timespec;
 use vtax_core::terminal as output;
 
 /// Enters the alternate screen, hides the cursor and disables wrapping at the right edge.

@@ -222,7 +222,7 @@ fn the_same_size_is_a_second_badge_of_claims_and_figures_and_of_no_others() {
         let (catalogue, mut ours) = made_up(1.0, two);
         for number in ours.numbers.values_mut() {
             let (low, high) = (number.value * 0.999, number.value * 1.001);
-            number.interval = Some(vtax_report::stats::Interval { low, high });
+            number.interval = Some(vtax_results::stats::Interval { low, high });
             number.varies = "blocks".into();
         }
         let figures = catalogue.select(None).unwrap();
@@ -421,13 +421,13 @@ fn a_directory_of_another_plan_is_reported_and_left_out() {
         ("shea-buffering", "shea-buffering"),
         ("former-plan", "former-plan"),
     ] {
-        let run: vtax_report::results::RunInfo = serde_json::from_value(serde_json::json!({
+        let run: vtax_results::RunInfo = serde_json::from_value(serde_json::json!({
             "format": 2, "name": name, "description": "", "seed": 1, "profile": "full", "place": "local",
             "started": "2026-01-01T00:00:00Z", "plan_sha256": "x", "treatments": [], "schedule": [], "minimum_effect": 0.02
         }))
         .unwrap();
         let host = serde_json::json!({});
-        vtax_report::results::ResultsDir::create(&folders.of(plan), &run, "", &host).unwrap();
+        vtax_results::ResultsDir::create(&folders.of(plan), &run, "", &host).unwrap();
     }
     assert_eq!(
         crate::unlisted(&catalogue, &folders),

@@ -2,10 +2,10 @@
 //! Certainty of a number: exact where a repeated trial gives the same value, otherwise limited by the variation between
 //! repetitions.
 
-use crate::results::{Trial, emulated};
-use crate::stats::REPEATS_WITHIN;
 use serde::Serialize;
 use std::collections::BTreeSet;
+use vtax_results::stats::REPEATS_WITHIN;
+use vtax_results::{Trial, emulated};
 
 /// The caveat for exact ratios.
 pub(crate) const ONE_SEED: &str = "Exact means: for this host, image and seed, which give the same again. One seed \

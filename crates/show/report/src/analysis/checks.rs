@@ -3,10 +3,12 @@
 //! consecutive blocks. Each positive check yields one line.
 
 use super::{Comparison, MetricSummary, TreatmentSummary};
-use crate::numbers::{percent, ratio};
-use crate::stats::{Trend, benjamini_hochberg, correlation, hodges_lehmann, mean, outliers, trend};
 use std::collections::BTreeMap;
 use vtax_core::counted;
+use vtax_results::numbers::{percent, ratio};
+use vtax_results::stats::{
+    Trend, benjamini_hochberg, correlation, hodges_lehmann, mean, outliers, trend,
+};
 
 /// Fewest blocks for a check of trend or correlation.
 const FEWEST_BLOCKS: usize = 6;

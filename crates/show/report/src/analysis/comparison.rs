@@ -2,12 +2,12 @@
 //! The data of a comparison: a treatment against its baseline in one metric.
 
 use super::{Certainty, MetricSummary};
-use crate::numbers::{percent, ratio};
-use crate::results::{Better, Treatment};
-use crate::stats::{self, Interval, KneeRatio, NoTax, Tax, Unsupported, Verdict};
 use serde::Serialize;
 use std::collections::HashMap;
 use vtax_core::{Source, counted};
+use vtax_results::numbers::{percent, ratio};
+use vtax_results::stats::{self, Interval, KneeRatio, NoTax, Tax, Unsupported, Verdict};
+use vtax_results::{Better, Treatment};
 
 /// Comparisons by the treatment's label and the metric's name.
 pub fn by_key(comparisons: &[Comparison]) -> HashMap<(&str, &str), &Comparison> {

@@ -4,11 +4,11 @@
 use super::{
     Comparison, Judgement, MetricSummary, Needed, Read, TreatmentSummary, by_label, checks, knees,
 };
-use crate::numbers::{level, percent};
-use crate::results::Better;
-use crate::stats::{self, FEWEST_PAIRS, Judged, NoTax, Tax, Verdict, seed_of};
 use std::collections::BTreeMap;
 use vtax_core::{counted, metric};
+use vtax_results::Better;
+use vtax_results::numbers::{level, percent};
+use vtax_results::stats::{self, FEWEST_PAIRS, Judged, NoTax, Tax, Verdict, seed_of};
 
 /// The block of each trial, by its index.
 pub(super) fn blocks(trials: &[Read]) -> BTreeMap<u32, u32> {

@@ -3,11 +3,11 @@
 
 use super::words::capital;
 use super::{TreatmentSummary, distinct};
-use crate::numbers::estimate;
-use crate::results::{IdlePhase, Trial, power_model};
-use crate::stats::{positive_mean_interval, seed_of, trend};
 use std::collections::BTreeMap;
 use vtax_core::{Base, Quantity, Unit, counted, metric};
+use vtax_results::numbers::estimate;
+use vtax_results::stats::{positive_mean_interval, seed_of, trend};
+use vtax_results::{IdlePhase, Trial, power_model};
 
 /// The sentences, for the first mention of energy in a report; none without joules.
 pub(super) fn lines<'a>(
@@ -139,7 +139,7 @@ fn without_series<'a>(trials: impl Iterator<Item = &'a Trial>) -> Option<String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::ObservationCost;
+    use vtax_results::ObservationCost;
 
     fn phase(minute: u32, watts: f64, not_idle: Option<&str>) -> IdlePhase {
         IdlePhase {

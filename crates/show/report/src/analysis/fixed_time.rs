@@ -3,9 +3,9 @@
 //! a cheaper target does more work in the same time.
 
 use super::TreatmentSummary;
-use crate::results::{Trial, Work};
 use std::collections::BTreeMap;
 use vtax_core::{Base, Quantity, Unit, counted, metric};
+use vtax_results::{Trial, Work};
 
 /// The kinds of platforms whose guests run on the host's kernel.
 const SHARE_KERNEL: [&str; 3] = ["native", "container", "systemd-nspawn"];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Comparisons of existing guests, which have installations of their own: what differs besides the platform.
 
-use crate::results::Treatment;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use vtax_results::Treatment;
 
 /// A treatment and the facts of its first trial.
 #[derive(Debug, Clone, Copy)]

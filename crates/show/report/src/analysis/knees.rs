@@ -2,11 +2,11 @@
 //! Knees over trials: their intervals, and those of their ratios, which contain the steps between levels.
 
 use super::{Comparison, MetricSummary, ObjectiveSummary, TreatmentSummary};
-use crate::numbers::estimate;
-use crate::results::{Trial, offered_load};
-use crate::stats::{self, FEWEST_PAIRS, Interval, Knee, KneeRatio, Tax, Verdict};
 use std::collections::BTreeMap;
 use vtax_core::{counted, metric};
+use vtax_results::numbers::estimate;
+use vtax_results::stats::{self, FEWEST_PAIRS, Interval, Knee, KneeRatio, Tax, Verdict};
+use vtax_results::{Trial, offered_load};
 
 /// The knee of a trial by the offered loads of all of its levels; `None` where none was judged.
 pub(super) fn of(trial: &Trial) -> Option<(u32, Knee)> {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The lines about commands that are short beside their start, whose CPU time is known less precisely than their intervals say.
 
-use crate::results::Trial;
 use std::collections::BTreeMap;
 use vtax_core::{Base, Quantity, Unit, metric};
+use vtax_results::Trial;
 
 /// The starts below which the CPU time of a command is called short.
 const FEW_STARTS: f64 = 10.0;
@@ -50,8 +50,8 @@ pub(super) fn lines<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::{Metric, Work};
     use vtax_core::Source;
+    use vtax_results::{Metric, Work};
 
     fn trial(start: f64, own: f64) -> Trial {
         let text = include_str!("../../tests/data/format-1/trials/0000/trial.json");

@@ -4,12 +4,12 @@
 
 use super::checks::Pairs;
 use super::{Comparison, Disagreement};
-use crate::numbers::ratio;
-use crate::results::Together;
-use crate::stats::{Groups, tax_over};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use vtax_core::counted;
+use vtax_results::Together;
+use vtax_results::numbers::ratio;
+use vtax_results::stats::{Groups, tax_over};
 
 /// The machines of a run.
 #[derive(Debug, Clone, Default, Serialize)]

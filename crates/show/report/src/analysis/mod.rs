@@ -51,17 +51,17 @@ pub(crate) use within::of_trial as trial_quantiles;
 pub use within::{TrialQuantile, Within};
 
 use crate::platforms;
-use crate::results::{
-    Better, HistogramRecord, Metric, ResultsDir, ResultsError, RunPlan, Samples, Treatment, Trial,
-    TrialOutcome, is_difference, together,
-};
-use crate::stats::{
-    self, SteadyState, classify, describe, mean_interval, positive_mean_interval, rates, seed_of,
-};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use vtax_core::owner::{Owner, TARGET};
 use vtax_core::{Base, Nanoseconds, SeriesKind, Unit, counter};
+use vtax_results::stats::{
+    self, SteadyState, classify, describe, mean_interval, positive_mean_interval, rates, seed_of,
+};
+use vtax_results::{
+    Better, HistogramRecord, Metric, ResultsDir, ResultsError, RunPlan, Samples, Treatment, Trial,
+    TrialOutcome, is_difference, together,
+};
 
 /// Series with a steadiness class: metric of the target, name, and direction. Network counters are the host's, which
 /// sends the bytes that the target receives.

@@ -4,13 +4,13 @@
 use super::{
     Certainty, Comparison, Counts, Fleet, TreatmentSummary, TrialQuantile, by_key, by_label,
 };
-use crate::numbers::percent;
-use crate::results::RunPlan;
-use crate::stats::{Interval, SteadyState, Unsupported, Verdict};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use vtax_core::{Source, Unit, counted};
+use vtax_results::RunPlan;
+use vtax_results::numbers::percent;
+use vtax_results::stats::{Interval, SteadyState, Unsupported, Verdict};
 
 /// The analysis of one run.
 #[derive(Debug, Clone, Serialize)]

@@ -4,10 +4,10 @@
 use super::checks::Pairs;
 use super::words::most_frequent;
 use super::{Analysis, Comparison};
-use crate::numbers::percent;
-use crate::stats::{above_floor, noise_floor};
 use std::collections::BTreeMap;
 use vtax_core::counted;
+use vtax_results::numbers::percent;
+use vtax_results::stats::{above_floor, noise_floor};
 
 /// Widens the interval of a paired comparison to the noise floor, where the floor is wider.
 pub(super) fn put_above_floor(comparison: &mut Comparison, pairs: &Pairs) {
@@ -19,7 +19,8 @@ pub(super) fn put_above_floor(comparison: &mut Comparison, pairs: &Pairs) {
         return;
     };
     let floored = above_floor(tax, floor);
-    let excludes = |of: crate::stats::Tax| of.interval.is_some_and(|ends| !ends.contains(1.0));
+    let excludes =
+        |of: vtax_results::stats::Tax| of.interval.is_some_and(|ends| !ends.contains(1.0));
     comparison.judgement.noise_floor = Some(floor.exp_m1());
     comparison.judgement.is_below_floor = excludes(tax) && !excludes(floored);
     comparison.tax = Some(floored);

@@ -3,9 +3,9 @@
 
 use super::within::{TrialQuantile, Within};
 use super::{MetricSummary, TreatmentSummary, TrialRow};
-use crate::stats::{Unsupported, median};
 use std::collections::{BTreeMap, BTreeSet};
 use vtax_core::{counted, metric};
+use vtax_results::stats::{Unsupported, median};
 
 /// The quantiles that the trials of treatments do not support, in one line; `None` without any.
 pub(super) fn line(treatments: &[TreatmentSummary]) -> Option<String> {

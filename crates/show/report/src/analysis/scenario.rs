@@ -5,9 +5,9 @@ use super::{
     ActorSummary, Certainty, Distribution, LevelSummary, ObjectiveSummary, Read, distinct, knees,
     metric_summaries,
 };
-use crate::results::{Actor, HistogramRecord, Metric, Phase, Role, Treatment, Trial};
 use std::collections::{BTreeMap, HashMap};
 use vtax_core::Quantity;
+use vtax_results::{Actor, HistogramRecord, Metric, Phase, Role, Treatment, Trial};
 
 /// The parts of trials by name, in the order of first occurrence; of several parts with one name in a trial, the first.
 fn by_name<'a, T>(

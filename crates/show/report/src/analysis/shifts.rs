@@ -5,16 +5,16 @@ use super::summaries::common_level;
 use super::{
     Certainty, Fleet, Read, Sentence, Shift, ShiftPoint, TreatmentSummary, distinct, scenario,
 };
-use crate::numbers::{percent, ratio};
-use crate::results::Trial;
-use crate::stats::{
-    FEWEST_PAIRS, Interval, SHIFT_QUANTILES, Unsupported, Verdict, confidence_of_each,
-    exact_verdict, mean, shift_ratio, supports,
-};
 use hdrhistogram::Histogram;
 use std::collections::{BTreeMap, BTreeSet};
 use vtax_core::owner::CLIENT;
 use vtax_core::{Source, counted, metric};
+use vtax_results::Trial;
+use vtax_results::numbers::{percent, ratio};
+use vtax_results::stats::{
+    FEWEST_PAIRS, Interval, SHIFT_QUANTILES, Unsupported, Verdict, confidence_of_each,
+    exact_verdict, mean, shift_ratio, supports,
+};
 
 /// Least ratio that is a difference: the resolution of a histogram with three digits, on both sides.
 const RESOLUTION: f64 = 0.002;

@@ -2,14 +2,14 @@
 //! The data of a treatment: its metrics, load levels, objective, other actors, and distributions.
 
 use super::{Certainty, Timeline, Within};
-use crate::numbers::percent;
-use crate::results::{Better, Role, Treatment, Trial, TrialOutcome};
-use crate::stats::{Description, Interval, Knee, SteadyState, Unsupported, supports};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 use vtax_core::{Quantity, Source, Unit};
+use vtax_results::numbers::percent;
+use vtax_results::stats::{Description, Interval, Knee, SteadyState, Unsupported, supports};
+use vtax_results::{Better, Role, Treatment, Trial, TrialOutcome};
 
 /// One treatment, summarised over its trials.
 #[derive(Debug, Clone, Serialize)]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One trial over time: CPU time by actor in each second, under the rules of the trial's table, and the host's power.
 
-use crate::results::{Actor, Role, Samples, Stage, Trial};
-use crate::stats;
 use std::collections::{BTreeMap, HashMap};
 use vtax_core::account::{Window, beside_target};
 use vtax_core::owner::Owner;
 use vtax_core::{Base, Nanoseconds, Quantity, SeriesKind, Source, counter, metric};
+use vtax_results::stats;
+use vtax_results::{Actor, Role, Samples, Stage, Trial};
 
 /// One trial over time, with one value per second of its window.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,9 +5,9 @@ use super::{
     Comparison, Fleet, LevelVariance, MetricSummary, MetricVariance, TreatmentSummary, TrialRow,
     WIDTH, by_key,
 };
-use crate::stats::{Nested, best_repetitions, components};
 use std::collections::{BTreeMap, HashMap};
 use vtax_core::{Base, metric};
+use vtax_results::stats::{Nested, best_repetitions, components};
 
 /// Seconds of one sample.
 const SAMPLE: f64 = 1.0;
@@ -145,7 +145,7 @@ fn samples(metric: &MetricSummary, row: &TrialRow, value: f64) -> Option<Vec<f64
     if row.steady.is_empty() || row.series.iter().any(|one| !one.has_reading_each) {
         return None;
     }
-    let mean = |rates: &[f64]| crate::stats::mean(rates).unwrap_or(0.0);
+    let mean = |rates: &[f64]| vtax_results::stats::mean(rates).unwrap_or(0.0);
     let (cpu, traffic): (Vec<_>, Vec<_>) = (row.series.iter()).partition(|one| one.name == "CPU");
     // The traffic of a transfer is in the busier direction.
     let traffic = (traffic.into_iter())
@@ -158,7 +158,7 @@ fn samples(metric: &MetricSummary, row: &TrialRow, value: f64) -> Option<Vec<f64
     } else {
         return None;
     };
-    let middle = crate::stats::mean(&rates).filter(|mean| *mean > 0.0)?;
+    let middle = vtax_results::stats::mean(&rates).filter(|mean| *mean > 0.0)?;
     (rates.len() > 1).then(|| rates.iter().map(|rate| value * rate / middle).collect())
 }
 

@@ -2,11 +2,11 @@
 //! The verdict on each platform in one line: its taxes by workload.
 
 use super::{Analysis, Comparison, distinct};
-use crate::stats::Verdict;
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use vtax_core::metric;
+use vtax_results::stats::Verdict;
 
 /// The verdict on one platform.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

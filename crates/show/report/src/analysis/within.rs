@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Quantiles within a trial: the interval of each by order statistics, and whether the trial has enough values for it.
 
-use crate::results::{HistogramRecord, Metric, Trial};
-use crate::stats::{Interval, Unsupported, quantile_interval, supports};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use vtax_core::metric;
 use vtax_core::owner::{CLIENT, TARGET};
+use vtax_results::stats::{Interval, Unsupported, quantile_interval, supports};
+use vtax_results::{HistogramRecord, Metric, Trial};
 
 /// Nanoseconds in a second.
 const SECOND: f64 = 1e9;

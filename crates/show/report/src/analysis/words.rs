@@ -2,12 +2,12 @@
 //! The wording of a report: nouns for platforms, and one sentence per finding.
 
 use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow};
-use crate::numbers::{percent, ratio};
-use crate::results::Treatment;
-use crate::stats::{REPEATS_WITHIN, Verdict};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use vtax_core::counted;
 use vtax_core::metric::{self, Words};
+use vtax_results::Treatment;
+use vtax_results::numbers::{percent, ratio};
+use vtax_results::stats::{REPEATS_WITHIN, Verdict};
 
 /// Adds the plan's platform name to the noun of platforms that would share one.
 pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {

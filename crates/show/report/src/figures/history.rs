@@ -3,8 +3,8 @@
 
 use super::Figure;
 use crate::history::{History, Series};
-use crate::numbers::{common_scale, ratio, scaled, when};
 use serde_json::{Value, json};
+use vtax_results::numbers::{common_scale, ratio, scaled, when};
 
 /// The figures of the series of a history, those that change first.
 pub fn of_history(history: &History) -> Vec<Figure> {

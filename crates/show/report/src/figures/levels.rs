@@ -8,10 +8,10 @@ use crate::analysis::certainty::Kinds;
 use crate::analysis::{
     LevelSummary, MetricSummary, TreatmentSummary, distinct_metrics, knee_in_words,
 };
-use crate::numbers::{common_scale, scaled};
 use serde_json::{Value, json};
 use vtax_core::Unit;
 use vtax_core::metric::{self, Metric};
+use vtax_results::numbers::{common_scale, scaled};
 
 /// Figures of the levels of one workload.
 pub(super) fn levels(context: &Context) -> Vec<Figure> {

@@ -5,10 +5,10 @@ use super::taxes::ratio_ticks;
 use super::{Context, Figure, color, encoding, extended, flags, numbers, shape, titled};
 use crate::analysis::certainty::Kinds;
 use crate::analysis::{Analysis, MetricSummary, TreatmentSummary, distinct};
-use crate::numbers::{Shown, common_scale, scaled};
 use crate::platforms::{Mark, mark_of_curve};
-use crate::stats::Interval;
 use serde_json::{Value, json};
+use vtax_results::numbers::{Shown, common_scale, scaled};
+use vtax_results::stats::Interval;
 
 /// Figures of one metric of one workload: against each factor with an axis, or without one.
 pub(super) fn of_metric(context: &Context, metric: &MetricSummary) -> Vec<Figure> {
@@ -161,9 +161,9 @@ fn are_far_apart<'a>(own: impl Iterator<Item = &'a MetricSummary>) -> bool {
 /// The caption of a figure of means and trials.
 fn caption_of_trials(metric: &MetricSummary, kinds: Kinds) -> String {
     let direction = match metric.better {
-        crate::results::Better::Lower => "Less is better",
-        crate::results::Better::Higher => "More is better",
-        crate::results::Better::Neither => "Neither direction is better",
+        vtax_results::Better::Lower => "Less is better",
+        vtax_results::Better::Higher => "More is better",
+        vtax_results::Better::Neither => "Neither direction is better",
     };
     let bars = kinds.bars("bars", ", cut where they leave the frame");
     if kinds.has_intervals() {

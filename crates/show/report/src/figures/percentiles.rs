@@ -5,9 +5,9 @@ use super::metrics::Curves;
 use super::taxes::ratio_ticks;
 use super::{Context, Figure};
 use crate::analysis::{at_level, common_level, distinct};
-use crate::numbers::{common_scale, scaled};
 use serde_json::json;
 use vtax_core::Unit;
+use vtax_results::numbers::{common_scale, scaled};
 
 /// Latency by percentile: the distributions of every treatment at one common load.
 pub(super) fn percentiles(context: &Context) -> Vec<Figure> {

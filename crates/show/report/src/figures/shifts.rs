@@ -5,10 +5,10 @@ use super::metrics::Curves;
 use super::taxes::ratio_ticks;
 use super::{Context, Figure};
 use crate::analysis::{Shift, TreatmentSummary, at_level, distinct};
-use crate::numbers::{ratio, scaled};
-use crate::stats::percentile;
 use serde_json::json;
 use vtax_core::{Base, Unit, counted};
+use vtax_results::numbers::{ratio, scaled};
+use vtax_results::stats::percentile;
 
 /// The shift functions of a workload, one figure for each distribution.
 pub(super) fn shifts(context: &Context) -> Vec<Figure> {
@@ -33,7 +33,7 @@ fn figure(context: &Context, shifts: &[&Shift]) -> Option<Figure> {
     let curves = Curves::of(context, "", shown.iter().copied());
     let seconds = |value: f64| {
         let (scale, unit) =
-            crate::numbers::common_scale(std::iter::once(value), Unit::of(Base::Second));
+            vtax_results::numbers::common_scale(std::iter::once(value), Unit::of(Base::Second));
         scaled(value, None, scale, unit).line()
     };
     let (mut rows, mut ends, mut quantiles) = (Vec::new(), vec![0.8, 1.25], Vec::new());

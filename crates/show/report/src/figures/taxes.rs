@@ -4,11 +4,11 @@
 use super::{Figure, Platforms, color, flags, numbers, shape, titled};
 use crate::analysis::certainty::Kinds;
 use crate::analysis::{Analysis, Comparison, distinct};
-use crate::numbers::ratio;
-use crate::results::Better;
-use crate::stats::Verdict;
 use serde_json::json;
 use std::collections::HashSet;
+use vtax_results::Better;
+use vtax_results::numbers::ratio;
+use vtax_results::stats::Verdict;
 
 /// The caption of the figure of taxes.
 fn caption_of_taxes(kinds: Kinds, has_gains: bool) -> String {

@@ -4,10 +4,10 @@
 use super::metrics::Curves;
 use super::{Context, Figure, encoding, unmeasured};
 use crate::analysis::{Timeline, TreatmentSummary, TrialRow};
-use crate::numbers::common_scale;
-use crate::results::Stage;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
+use vtax_results::Stage;
+use vtax_results::numbers::common_scale;
 
 /// Most points of a curve; longer curves are drawn as means of neighbouring seconds.
 const MOST_POINTS: usize = 400;
@@ -32,7 +32,7 @@ fn thinned(values: &[f64]) -> Vec<(usize, f64)> {
     values
         .chunks(every)
         .enumerate()
-        .filter_map(|(place, part)| Some((place * every, crate::stats::mean(part)?)))
+        .filter_map(|(place, part)| Some((place * every, vtax_results::stats::mean(part)?)))
         .collect()
 }
 

@@ -4,9 +4,9 @@
 use super::{Provenance, page};
 use crate::analysis::Analysis;
 use crate::figures::{Figure, figures};
-use crate::results::{ResultsDir, ResultsError};
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use vtax_results::{ResultsDir, ResultsError};
 
 /// Writes `report.html`, `analysis.json` and `figures/*.vl.json` into the results directory. Returns the path of the
 /// report.

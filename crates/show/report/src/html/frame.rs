@@ -2,10 +2,10 @@
 //! The frame of every page, and the building blocks of pages. `maud` escapes all text.
 
 use crate::figures::Figure;
-use crate::numbers::when;
 use maud::{Markup, PreEscaped, Render, html};
 use serde_json::{Map, Value};
 use vtax_core::counted;
+use vtax_results::numbers::when;
 
 /// The colours and type of every page, light and dark, as properties of CSS.
 pub const PALETTE: &str = include_str!("../../assets/palette.css");

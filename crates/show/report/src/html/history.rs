@@ -4,9 +4,9 @@
 use super::frame::{DASH, FIGURES, Page, SUMMARY, TABLES, drawn, links, section, table};
 use crate::figures::of_history;
 use crate::history::{Change, History, Of, Series};
-use crate::numbers::{percent, when};
 use maud::{Markup, html};
 use vtax_core::counted;
+use vtax_results::numbers::{percent, when};
 
 /// Renders the page as HTML.
 pub fn page(history: &History) -> String {

@@ -3,14 +3,14 @@
 
 use super::frame::{PROVENANCE, badge, file, fold, prose, section};
 use crate::analysis::Analysis;
-use crate::numbers::percent;
-use crate::results::ResultsDir;
-use crate::stats::RESAMPLES;
 use maud::{Markup, html};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::fmt::Write;
 use vtax_core::{Base, Quantity, Unit};
+use vtax_results::ResultsDir;
+use vtax_results::numbers::percent;
+use vtax_results::stats::RESAMPLES;
 
 /// The data of a report that are not part of the analysis.
 #[derive(Debug, Clone, Default)]

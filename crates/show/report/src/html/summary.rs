@@ -5,11 +5,11 @@ use super::frame::{SUMMARY, banner, figure_place, fold, prose, prose_with, run_f
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{Analysis, Sentence, adjusted_in_words, asked_effect, knee_in_words};
 use crate::figures::Figure;
-use crate::numbers::percent;
-use crate::stats::Verdict;
 use maud::{Markup, html};
 use std::collections::HashMap;
 use vtax_core::{Source, counted, metric};
+use vtax_results::numbers::percent;
+use vtax_results::stats::Verdict;
 
 /// The run and its caveats.
 pub(super) fn head(analysis: &Analysis) -> Markup {

@@ -8,12 +8,12 @@ use crate::analysis::{
     TrialRow, distinct_metrics, find_metric, not_separable, separable,
 };
 use crate::figures::Platforms;
-use crate::numbers::{estimate, plain, when};
-use crate::stats::{SteadyState, Verdict};
 use maud::{Markup, html};
 use std::collections::{BTreeMap, HashMap};
 use vtax_core::metric::{self, Metric};
 use vtax_core::{Source, counted};
+use vtax_results::numbers::{estimate, plain, when};
+use vtax_results::stats::{SteadyState, Verdict};
 
 /// All tables.
 pub(super) fn tables(analysis: &Analysis) -> Markup {

@@ -10,11 +10,11 @@ use std::io::Write;
 use std::path::Path;
 use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Quantity, Series, SeriesKind, Source};
-use vtax_report::results::{
+use vtax_results::stats::Random;
+use vtax_results::{
     Better, FORMAT, Metric, ObservationCost, PhaseTimes, ResultsDir, RunInfo, Scheduled, Stage,
     Treatment, Trial, TrialOutcome, Work,
 };
-use vtax_report::stats::Random;
 
 /// The parameters of an invented run.
 #[derive(Debug, Clone)]

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Quantity, Series, SeriesKind, Source};
-use vtax_report::results::{
+use vtax_results::stats::Random;
+use vtax_results::{
     Actor, Better, FORMAT, HistogramRecord, Metric, ObjectiveOutcome, ObservationCost, Phase,
     PhaseTimes, ResultsDir, Role, RunInfo, Scheduled, Stage, Treatment, Trial, TrialOutcome, Work,
 };
-use vtax_report::stats::Random;
 
 pub const NEIGHBOURS: [&str; 3] = ["none", "pi", "disk+net"];
 pub const LEVELS: [f64; 8] = [100.0, 150.0, 200.0, 250.0, 300.0, 350.0, 400.0, 450.0];

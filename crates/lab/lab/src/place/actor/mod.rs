@@ -153,7 +153,7 @@ pub struct GuestQuery {
     pub owner: Owner,
     /// Its name on that host; `None`: the guest is found by `says`.
     pub name: Option<String>,
-    /// Its UUID and MAC addresses, for [`vtax_observe::guests::Identity::parse`].
+    /// Its UUID and MAC addresses, for [`vtax_inventory::Identity::parse`].
     pub says: String,
 }
 

@@ -18,16 +18,16 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
+use vtax_charge::{self, KeptPrograms};
 use vtax_core::Hertz;
 use vtax_core::owner::Owner;
 use vtax_host::cell::ClientProcess;
 use vtax_host::command::{Finished, plain};
 use vtax_host::untrusted::Lines;
 use vtax_host::{HostError, Roots, facts};
-use vtax_observe::charge::{self, KeptPrograms};
+use vtax_inventory::Identity;
 use vtax_observe::clock::Clock;
 use vtax_observe::counters::Children;
-use vtax_observe::guests::Identity;
 use vtax_observe::{Observer, ObserverConfig};
 
 /// The interval between two checks whether commands have ended.
@@ -243,7 +243,7 @@ impl<W: Write> Actor<W> {
             .map(|found| std::slice::from_ref(&found.subject));
         let subject = subject.unwrap_or_default();
         let (mut instruments, mut absent) =
-            charge::instruments(subject, None, &KeptPrograms::default(), &roots);
+            vtax_charge::instruments(subject, None, &KeptPrograms::default(), &roots);
         if found.is_none() {
             match Children::open(CLIENT, &roots.proc) {
                 Ok(children) => instruments.push(Box::new(children)),

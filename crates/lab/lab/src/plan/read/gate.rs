@@ -6,7 +6,7 @@ use crate::plan::{Catalogue, Entry, Plan, treatments};
 use std::collections::BTreeSet;
 use toml::de::DeTable;
 use vtax_core::metric::{self, OWN};
-use vtax_report::gate::{Of, PlannedGate};
+use vtax_results::limit::{Of, PlannedGate};
 
 /// The keys of a gate.
 const KEYS: [&str; 5] = ["metric", "limit", "platform", "treatment", "of"];

@@ -20,11 +20,10 @@ use vtax_core::metric;
 use vtax_host::cell::{CLIENT_PLACE, ELSEWHERE};
 use vtax_host::settings::{Level, Parameter, Settings};
 use vtax_load::workload::command::KIND;
-use vtax_observe::meter;
 
 /// The names that `meters` accepts.
 fn meter_names() -> impl Iterator<Item = &'static str> {
-    ["auto", "none"].into_iter().chain(meter::NAMES)
+    ["auto", "none"].into_iter().chain(vtax_meter::NAMES)
 }
 
 const PLAN_KEYS: [&str; 24] = [

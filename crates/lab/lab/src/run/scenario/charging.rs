@@ -6,13 +6,13 @@ use crate::LabError;
 use crate::plan::CHARGE;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use vtax_charge::{Charger, ChargerOptions, MethodChoice, Pass, Roster, Stage};
 use vtax_core::metric::{self, Family};
 use vtax_core::{Base, Nanoseconds, Source, Unit};
 use vtax_host::settings::Settings;
 use vtax_observe::ObserveError;
-use vtax_observe::charge::{Charger, ChargerOptions, MethodChoice, Pass, Roster, Stage};
 use vtax_observe::clock::SystemClock;
-use vtax_report::results::{Metric, Work};
+use vtax_results::{Metric, Work};
 
 /// The number of passes before the load, in which the methods find the guests' devices.
 const PASSES_TO_SETTLE: u32 = 3;
@@ -236,7 +236,7 @@ impl Rates {
 mod tests {
     use super::*;
     use std::collections::HashMap;
-    use vtax_observe::charge::{GuestExchanges, IntervalExchanges, Ledger, Row, Stages};
+    use vtax_charge::{GuestExchanges, IntervalExchanges, Ledger, Row, Stages};
 
     const SECOND: u64 = 1_000_000_000;
 

@@ -21,7 +21,7 @@ use vtax_host::roots::Roots;
 use vtax_host::settings::Settings;
 use vtax_host::signals::Signals;
 use vtax_load::workload::{Program, command};
-use vtax_report::results::ResultsDir;
+use vtax_results::ResultsDir;
 
 /// Space in a guest beside the copy of vtax, in KiB: for what its shell writes.
 const SPARE_KIB: u64 = 10 << 10;

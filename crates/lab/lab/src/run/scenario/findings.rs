@@ -17,7 +17,7 @@ use vtax_core::{Nanoseconds, Source, counter, metric};
 use vtax_host::knobs;
 use vtax_load::workload::{Lateness, WorkloadResult};
 use vtax_observe::{ObserverReport, Snapshot};
-use vtax_report::results::{Actor, HistogramRecord, Metric, ObservationCost, Phase, Role, Trial};
+use vtax_results::{Actor, HistogramRecord, Metric, ObservationCost, Phase, Role, Trial};
 
 /// The guests' own counters, and the time of the reading.
 pub struct InnerReadings {

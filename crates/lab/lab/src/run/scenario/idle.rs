@@ -8,16 +8,16 @@ use super::super::busy;
 use crate::LabError;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use vtax_charge::IDLE_SHARE;
 use vtax_core::Source;
 use vtax_core::owner::Owner;
 use vtax_host::meters::Meters;
 use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
 use vtax_kernel::stat::{CpuState, HostStat};
-use vtax_observe::charge::IDLE_SHARE;
 use vtax_observe::clock::Clock;
 use vtax_observe::{Readings, Snapshot};
-use vtax_report::results::IdlePhase;
+use vtax_results::IdlePhase;
 
 /// The interval between two readings of the meters. Meters that show watts are integrated over it.
 const STEP: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Series};
 use vtax_observe::{SeriesId, Sink};
-use vtax_report::results::{ResultsError, SampleSeriesId, SampleWriter};
+use vtax_results::{ResultsError, SampleSeriesId, SampleWriter};
 
 /// Writes samples into `samples.parquet`. Clones share the file, and the last clone finishes it, because samples
 /// of a remote actor are added after the others.

@@ -9,7 +9,7 @@ use vtax_core::{Base, Pattern, Quantity, Source, Unit, counter, metric};
 use vtax_load::workload::check::Account;
 use vtax_load::workload::{Launch, WorkDone, WorkloadResult};
 use vtax_observe::counters::Rule;
-use vtax_report::results::{Metric, Stage, Work};
+use vtax_results::{Metric, Stage, Work};
 
 /// What a guest's frames must amount to before notifications are divided by them.
 const ENOUGH_BYTES: f64 = 1e6;

@@ -23,11 +23,10 @@ use vtax_core::{Hertz, Nanoseconds};
 use vtax_host::roots::Roots;
 use vtax_kernel::stat::HostStat;
 use vtax_load::workload::LOAD_SEED;
-use vtax_observe::charge;
 use vtax_observe::clock::SystemClock;
 use vtax_observe::{Observer, ObserverConfig, Subject};
-use vtax_report::analysis::charge::NOT_TRACED;
-use vtax_report::results::{Trial, TrialWriter};
+use vtax_results::NOT_TRACED;
+use vtax_results::{Trial, TrialWriter};
 
 /// The measurement of one trial.
 pub(super) struct Measuring<'a> {
@@ -167,7 +166,7 @@ impl Measuring<'_> {
         let subjects: Vec<Subject> = guests.iter().flat_map(Guest::subjects).collect();
         let charger = charging.map(Charging::charger);
         let (mut observed, absent) =
-            charge::instruments(&subjects, charger, &lab.programs, lab.roots);
+            vtax_charge::instruments(&subjects, charger, &lab.programs, lab.roots);
         observed.extend(lab.meters.instruments());
         observed.extend(lab.own.into_iter().flat_map(OwnInstruments::open));
         for reason in absent {

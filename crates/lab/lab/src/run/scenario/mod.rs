@@ -42,6 +42,7 @@ use remote::ClientHost;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use vtax_charge::KeptPrograms;
 use vtax_core::Source;
 use vtax_guest::image::{self, GuestFiles};
 use vtax_host::cell::{Cell, CellConfig, SeatConfig};
@@ -54,9 +55,8 @@ use vtax_host::settings::Settings;
 use vtax_host::signals::Signals;
 use vtax_host::untrusted::shown_lines;
 use vtax_load::workload::Workload;
-use vtax_observe::charge::KeptPrograms;
 use vtax_observe::clock::SystemClock;
-use vtax_report::results::{ResultsDir, Treatment, Trial, TrialWriter};
+use vtax_results::{ResultsDir, Treatment, Trial, TrialWriter};
 
 /// Runs a plan. Call it on a thread that lives as long as the run, such as the main thread,
 /// because a cell ends with the thread that created it.

@@ -12,7 +12,7 @@ use vtax_core::account::{Window, beside_target};
 use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Source, counter};
 use vtax_observe::Snapshot;
-use vtax_report::results::Stage;
+use vtax_results::Stage;
 
 /// A guest of a trial and its client, as their series name them.
 #[derive(Debug, Clone)]

@@ -21,8 +21,8 @@ use vtax_host::cell::TARGET;
 use vtax_host::signals::Signals;
 use vtax_load::workload::{Launch, LoadLevel, Timing, WorkloadResult};
 use vtax_observe::{Observer, Snapshot};
-use vtax_report::results::{Metric, ObjectiveOutcome, PhaseTimes, offered_load};
-use vtax_report::stats;
+use vtax_results::stats;
+use vtax_results::{Metric, ObjectiveOutcome, PhaseTimes, offered_load};
 
 /// The interval between two checks whether a load has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);

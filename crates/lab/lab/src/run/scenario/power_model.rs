@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use vtax_core::metric;
-use vtax_observe::meter::{Fit, HostEnergy, PowerModel};
-use vtax_report::results::{Metric, Trial, power_model};
+use vtax_meter::{Fit, HostEnergy, PowerModel};
+use vtax_results::{Metric, Trial, power_model};
 
 /// Writes the domains of the meters, and the name of the model where there is one, into every metric of `trial` that
 /// comes from them, and the facts about both into the environment.
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use crate::run::{Assignment, trial::begun};
     use vtax_core::{Base, Quantity, Source, Unit};
-    use vtax_report::results::{Better, Treatment};
+    use vtax_results::{Better, Treatment};
 
     fn trial() -> Trial {
         let assignment = Assignment {

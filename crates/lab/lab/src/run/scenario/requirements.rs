@@ -8,12 +8,12 @@ use super::{Scenarios, charging, images};
 use crate::LabError;
 use crate::place::actor::RemoteActor;
 use std::collections::BTreeSet;
+use vtax_charge::MethodChoice;
 use vtax_core::Bytes;
 use vtax_host::HostError;
 use vtax_host::cell::LinkConfig;
 use vtax_host::knobs;
 use vtax_kernel::MemInfo;
-use vtax_observe::charge::MethodChoice;
 
 /// Returns what a guest lacks, or why it cannot be checked.
 pub(super) type GuestCheck<'a> =

@@ -6,7 +6,7 @@ use vtax_core::metric::{self, Metric};
 use vtax_core::owner::Owner;
 use vtax_core::{Pattern, counter};
 use vtax_observe::Snapshot;
-use vtax_report::results::{IdleBin, IdleGaps};
+use vtax_results::{IdleBin, IdleGaps};
 
 /// A metric of a window. `part` is the member of a family; empty for a single metric.
 #[derive(Debug, PartialEq)]

@@ -27,7 +27,7 @@ use vtax_host::journal::Change;
 use vtax_host::roots::Roots;
 use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_host::virsh::{PREFIX, Virsh};
-use vtax_observe::guests::{Guests, Identity};
+use vtax_inventory::{Guests, Identity};
 use vtax_observe::{NetDevice, Subject};
 
 /// The connection to libvirt.

@@ -16,8 +16,8 @@ use vtax_host::command::need_program;
 use vtax_host::journal::Change;
 use vtax_host::settings::{Parameter, Settings};
 use vtax_host::{xentrace, xl};
+use vtax_inventory::is_dom0;
 use vtax_observe::Roots;
-use vtax_observe::guests::is_dom0;
 
 /// A domain of the Xen hypervisor below this host.
 #[derive(Debug, Clone, Copy)]

@@ -8,16 +8,10 @@ mod table;
 pub use study::{GuestCharge, Measurement, MonitorCost, PlatformStudy, Study, StudyError};
 pub use table::of as table;
 
-use crate::stats::mean;
+use vtax_results::stats::mean;
 
 /// The charging methods.
 const METHODS: [&str; 2] = ["traced", "counted"];
-/// Environment fact of a trial: the reason why soft interrupts were not traced.
-pub const NOT_TRACED: &str = "charge.not_traced";
-/// The setting that selects the methods; as a factor of a treatment it measures the cost of tracing.
-pub const CHARGE: &str = "observe.charge";
-/// The factor that names the load of the second guest.
-pub const NEIGHBOURS: &str = "neighbours";
 
 /// Cost of I/O in soft interrupts, in nanoseconds. Only the ratios between the weights matter.
 #[derive(Debug, Clone, Copy, PartialEq)]

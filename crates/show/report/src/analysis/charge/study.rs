@@ -2,14 +2,15 @@
 //! A study of charge-back: the charges of each measurement, taken from the trials of a results directory. All other
 //! numbers are computed from it, so different weights need no other run.
 
-use super::{CHARGE, METHODS, NEIGHBOURS, NOT_TRACED};
-use crate::results::{Metric, ResultsDir, ResultsError, Stage, Treatment, Trial, TrialOutcome};
+use super::METHODS;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use vtax_core::metric::{self, Family};
 use vtax_core::{Nanoseconds, Source};
+use vtax_results::{CHARGE, NEIGHBOURS, NOT_TRACED};
+use vtax_results::{Metric, ResultsDir, ResultsError, Stage, Treatment, Trial, TrialOutcome};
 
 /// Study file of an earlier vtax, which recorded no trials for it.
 const OLD_FILE: &str = "accuracy.json";
@@ -407,8 +408,8 @@ fn time(metrics: &Metrics, name: &str, span: Nanoseconds) -> Option<Nanoseconds>
 mod tests {
     use super::super::Method;
     use super::*;
-    use crate::results::{Better, FORMAT, ObservationCost, Phase, PhaseTimes, RunInfo, Scheduled};
     use vtax_core::{Base, Quantity, Unit};
+    use vtax_results::{Better, FORMAT, ObservationCost, Phase, PhaseTimes, RunInfo, Scheduled};
 
     const SECOND: u64 = 1_000_000_000;
 

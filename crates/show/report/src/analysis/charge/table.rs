@@ -2,10 +2,10 @@
 //! Renders a study of charge-back as tables in Markdown.
 
 use super::{Comparison, Method, PlatformStudy, Study};
-use crate::results::Stage;
-use crate::stats::mean;
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use vtax_results::Stage;
+use vtax_results::stats::mean;
 
 /// Renders the tables of a study, one platform after another.
 pub fn of(study: &Study) -> String {

@@ -2,10 +2,10 @@
 //! Agreement of a trial's timeline with its table.
 
 use super::*;
-use crate::results::{
+use vtax_core::{Series, Unit};
+use vtax_results::{
     Actor, Better, FORMAT, Metric, ObservationCost, PhaseTimes, Treatment, TrialOutcome,
 };
-use vtax_core::{Series, Unit};
 
 /// The measured window of the test trials: 10 s.
 const WINDOW: (Nanoseconds, Nanoseconds) = (Nanoseconds(5 * SECOND.0), Nanoseconds(15 * SECOND.0));

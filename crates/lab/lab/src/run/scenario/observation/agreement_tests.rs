@@ -8,7 +8,7 @@ use vtax_core::counter;
 use vtax_core::{Base, Nanoseconds, Series, SeriesKind, Unit};
 use vtax_load::workload::WorkloadResult;
 use vtax_report::analysis::analyse;
-use vtax_report::results::{
+use vtax_results::{
     Actor, FORMAT, ObservationCost, Phase, PhaseTimes, ResultsDir, Role, RunInfo, Scheduled,
     Treatment, Trial, TrialOutcome,
 };

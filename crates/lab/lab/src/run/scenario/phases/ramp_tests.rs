@@ -30,7 +30,7 @@ use vtax_load::workload::{
 };
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::{ObserverConfig, Roots, SeriesId, Sink, Subject};
-use vtax_report::results::{Better, Metric};
+use vtax_results::{Better, Metric};
 
 /// From 300 on requests fail and the generator takes long to end; at one rate it gives up.
 const GENERATOR: &str = "

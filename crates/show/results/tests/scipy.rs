@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Compares the statistics with SciPy and statsmodels on the same generated data sets.
+
+use serde_json::{Value, json};
+use std::process::Command;
+use vtax_results::stats::{
+    Random, benjamini_hochberg, changepoints, hodges_lehmann, outliers, paired_tax, quantile,
+    trend, unpaired_tax,
+};
+use vtax_testkit::needs::python_modules;
+use vtax_testkit::results::normal;
+
+/// The same statistics from SciPy and statsmodels. E-divisive's statistic is computed from its definition.
+const SCRIPT: &str = r#"
+import json, sys
+import numpy as np
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+def exact(samples, statistic, kind):
+    found = stats.permutation_test(samples, statistic, permutation_type=kind, n_resamples=np.inf, vectorized=True)
+    return float(found.pvalue)
+
+def strongest(x):
+    best = (-1.0, 0)
+    for at in range(2, len(x) - 1):
+        a, b = x[:at], x[at:]
+        between = np.mean([abs(p - q) for p in a for q in b])
+        within = [2 * sum(abs(s[i] - s[j]) for i in range(len(s)) for j in range(i)) / (len(s) * (len(s) - 1)) for s in (a, b)]
+        best = max(best, (len(a) * len(b) / len(x) * (2 * between - sum(within)), at))
+    return best[1]
+
+def trend(x):
+    n = len(x)
+    score = sum(np.sign(x[j] - x[i]) for i in range(n) for j in range(i + 1, n))
+    z = max(abs(score) - 1, 0) / np.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    return [min(2 * stats.norm.sf(z), 1.0), stats.theilslopes(x).slope * (n - 1)]
+
+out = []
+for one in json.load(open(sys.argv[1])):
+    a, b = np.log(one["treatment"]), np.log(one["baseline"])
+    d, n = a - b, len(a)
+    alone = stats.ttest_1samp(d, 0)
+    low, high = alone.confidence_interval(0.95)
+    half = stats.t.ppf(0.975, n - 1) * np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / n)
+    q1, q3 = np.quantile(d, [0.25, 0.75])
+    fence = 1.5 * (q3 - q1)
+    found = {
+        "ratio": stats.gmean(np.exp(d)), "low": np.exp(low), "high": np.exp(high), "student_p": alone.pvalue,
+        "flip_p": exact((d,), lambda x, axis: x.mean(axis=axis), "samples"),
+        "welch": [np.exp(d.mean() - half), np.exp(d.mean() + half)],
+        "welch_p": 2 * stats.t.sf(abs(d.mean()) / np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / n), n - 1),
+        "bh": list(multipletests(one["p"], method="fdr_bh")[1]),
+        "centre": np.median([(d[i] + d[j]) / 2 for i in range(n) for j in range(i, n)]),
+        "quantile": np.quantile(one["treatment"], 0.9),
+        "outliers": [i for i in range(n) if n >= 5 and not q1 - fence <= d[i] <= q3 + fence],
+        "trend": trend(one["treatment"]), "split": strongest(one["series"]),
+    }
+    if n <= 6:
+        found["exchange_p"] = exact((a, b), lambda x, y, axis: x.mean(axis=axis) - y.mean(axis=axis), "independent")
+    out.append(found)
+print(json.dumps(out, default=float))
+"#;
+
+const SETS: u64 = 200;
+/// Number of pairs from which the sign flips are a random selection.
+const SAMPLED_FLIPS: usize = 15;
+
+fn close(what: &str, found: f64, expected: &Value) {
+    let expected = expected.as_f64().unwrap();
+    assert!(
+        (found - expected).abs() <= 1e-9 * expected.abs().max(1.0),
+        "{what}: {found} here, {expected} there"
+    );
+}
+
+struct Set {
+    treatment: Vec<f64>,
+    baseline: Vec<f64>,
+    p: Vec<f64>,
+    series: Vec<f64>,
+}
+
+fn generate(seed: u64) -> Set {
+    let random = &mut Random::new(seed + 1);
+    let n = 4 + random.below(13);
+    let value = |random: &mut Random| {
+        let spike = if random.uniform() < 0.1 { 2.0 } else { 1.0 };
+        spike * 10.0 * (0.1 * normal(random)).exp()
+    };
+    Set {
+        treatment: (0..n).map(|_| 1.05 * value(random)).collect(),
+        baseline: (0..n).map(|_| value(random)).collect(),
+        p: (0..1 + random.below(20))
+            .map(|_| random.uniform().powi(3))
+            .collect(),
+        series: (0..20)
+            .map(|at| normal(random) + if at < 12 { 0.0 } else { 4.0 })
+            .collect(),
+    }
+}
+
+#[test(needs = [brought_by_test_all("python3"), python_module("scipy"), python_module("statsmodels")])]
+fn statistics_agree_with_scipy_and_statsmodels() {
+    let sets: Vec<Set> = (0..SETS).map(generate).collect();
+    let data: Vec<Value> = sets
+        .iter()
+        .map(|set| {
+            json!({"treatment": set.treatment, "baseline": set.baseline, "p": set.p, "series": set.series})
+        })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sets.json");
+    std::fs::write(&file, json!(data).to_string()).unwrap();
+    let mut python = Command::new("python3");
+    python.arg("-c").arg(SCRIPT).arg(&file);
+    python.env("PYTHONPATH", python_modules());
+    let output = python.output().unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    let theirs: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(theirs.len(), sets.len());
+    let mut splits = 0;
+    for (index, (set, there)) in sets.iter().zip(&theirs).enumerate() {
+        let seed = index as u64;
+        let n = set.treatment.len();
+        let tax = paired_tax(&set.treatment, &set.baseline, seed).unwrap();
+        let interval = tax.interval.unwrap();
+        close("ratio", tax.ratio, &there["ratio"]);
+        close("low end", interval.low, &there["low"]);
+        close("high end", interval.high, &there["high"]);
+        close("Student's p", tax.student_p, &there["student_p"]);
+        let flips = there["flip_p"].as_f64().unwrap();
+        match n {
+            ..7 => close("p of few pairs", tax.p, &there["student_p"]),
+            7..SAMPLED_FLIPS => close("p of flips", tax.p, &there["flip_p"]),
+            _ => {
+                // Five standard errors for 10,000 draws.
+                let error = 5.0 * (flips * (1.0 - flips) / 1e4).sqrt() + 2e-4;
+                assert!((tax.p - flips).abs() < error, "{} {flips}", tax.p);
+            }
+        }
+        let apart = unpaired_tax(&set.treatment, &set.baseline, seed).unwrap();
+        close("unpaired p", apart.student_p, &there["welch_p"]);
+        if n < 8 {
+            close(
+                "unpaired low",
+                apart.interval.unwrap().low,
+                &there["welch"][0],
+            );
+            close(
+                "unpaired high",
+                apart.interval.unwrap().high,
+                &there["welch"][1],
+            );
+        }
+        if n <= 6 {
+            close("p of exchanges", apart.p, &there["exchange_p"]);
+        }
+        for (at, p) in benjamini_hochberg(&set.p).into_iter().enumerate() {
+            close("adjusted p", p, &there["bh"][at]);
+        }
+        let pairs = set.treatment.iter().zip(&set.baseline);
+        let logs: Vec<f64> = pairs.map(|(own, other)| own.ln() - other.ln()).collect();
+        let centre = hodges_lehmann(&logs).unwrap();
+        close("Hodges and Lehmann", centre, &there["centre"]);
+        let high = quantile(&set.treatment, 0.9).unwrap();
+        close("quantile", high, &there["quantile"]);
+        assert_eq!(json!(outliers(&logs)), there["outliers"], "set {index}");
+        let trend = trend(&set.treatment).unwrap();
+        close("Mann and Kendall", trend.p, &there["trend"][0]);
+        close("Sen", trend.change, &there["trend"][1]);
+        let found: Vec<usize> = changepoints(&set.series, seed)
+            .iter()
+            .map(|c| c.at)
+            .collect();
+        if !found.is_empty() {
+            splits += 1;
+            let split = there["split"].as_u64().unwrap() as usize;
+            assert!(found.contains(&split), "{found:?}, {split} there");
+        }
+    }
+    assert!(splits > 190, "{splits} series have a change");
+}
