@@ -60,6 +60,7 @@ test-all:
 
 lint:
 	@./scripts/setup lint
+	@./scripts/rooms
 	@./scripts/circles
 	@./scripts/strings
 	@./scripts/programs
@@ -110,6 +111,7 @@ accuracy: build
 
 # The generated pages of docs/reference from the parser and the catalogues, and the site. The links are tested by `make test`.
 docs:
+	@./scripts/rooms --draw
 	@VTAX_WRITE_DOCS=1 $(CARGO) test --quiet --locked -p vtax --bin vtax generated_pages
 	@VTAX_WRITE_DOCS=1 $(CARGO) test --quiet --locked -p vtax-atlas --lib kept_page
 	@command -v mdbook >/dev/null || { echo "mdbook is missing: cargo install mdbook"; false; }

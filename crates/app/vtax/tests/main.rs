@@ -12,6 +12,7 @@
 extern crate vtax_testkit;
 
 mod advise;
+mod alone;
 mod bpf_objects;
 mod cap;
 mod charge_tools;

@@ -211,11 +211,6 @@ fn the_layout_in_the_design_names_every_crate_and_no_module_that_is_not_there() 
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
-/// The packages that a crate's `[dependencies]` name.
-fn dependencies(of: &str) -> Vec<String> {
-    section(of, "\n[dependencies]")
-}
-
 /// The packages that a section of a crate's manifest names.
 fn section(of: &str, title: &str) -> Vec<String> {
     let manifest = fs::read_to_string(crates()[of].join("Cargo.toml")).unwrap();
@@ -224,56 +219,6 @@ fn section(of: &str, title: &str) -> Vec<String> {
     let names = lines.filter_map(|line| line.split_whitespace().next());
     let names = names.filter(|name| *name != "#");
     names.map(str::to_owned).collect()
-}
-
-#[test]
-fn the_arrows_of_the_design_are_dependencies() {
-    let page = fs::read_to_string(root().join("docs/why/design.md")).unwrap();
-    let (_, arrows) = page.split_once("Arrows point one way: ").unwrap();
-    let (arrows, _) = arrows.split_once('.').unwrap();
-    let groups = arrows.split('→').map(spans);
-    let groups: Vec<Vec<String>> = groups.collect();
-    assert!(groups.len() > 5, "{groups:?}");
-    for pair in groups.windows(2) {
-        for from in &pair[0] {
-            let uses = dependencies(from);
-            assert!(
-                pair[1].iter().any(|to| uses.contains(to)),
-                "{from} uses none of {:?}",
-                pair[1]
-            );
-        }
-    }
-}
-
-#[test]
-fn the_table_of_dependencies_in_the_design_is_that_of_the_manifests() {
-    let page = fs::read_to_string(root().join("docs/why/design.md")).unwrap();
-    let (_, table) = page
-        .split_once("| crate | crates of the workspace that it uses |\n|---|---|\n")
-        .unwrap();
-    let listed: BTreeMap<String, BTreeSet<String>> = table
-        .lines()
-        .take_while(|line| line.starts_with('|'))
-        .map(|line| {
-            let mut names = spans(line).into_iter();
-            (names.next().unwrap(), names.collect())
-        })
-        .collect();
-    let manifests: BTreeMap<String, BTreeSet<String>> = crates()
-        .into_keys()
-        .map(|name| {
-            let uses = dependencies(&name).into_iter();
-            let ours = uses
-                .filter(|package| package.starts_with("vtax-"))
-                .collect();
-            (name, ours)
-        })
-        .collect();
-    for (name, uses) in &manifests {
-        assert_eq!(listed.get(name), Some(uses), "{name}");
-    }
-    assert_eq!(listed.len(), manifests.len());
 }
 
 /// The first name of each row of a page's tables.
