@@ -22,8 +22,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .arg(Path::new(&variable("OUT_DIR")?).join("enter"))
         .arg(SOURCE)
         .status()?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(format!("{SOURCE} cannot be compiled on this host: {status}").into()),
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{SOURCE} cannot be compiled on this host: {status}").into())
     }
 }

@@ -7,10 +7,10 @@ mod grammar;
 pub mod help;
 mod ledger;
 pub mod manual;
-pub mod old;
 mod plans;
 mod results;
 mod values;
+pub mod words;
 
 pub use ledger::*;
 pub use plans::*;

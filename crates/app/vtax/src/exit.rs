@@ -89,9 +89,10 @@ impl NeedsRoot {
     /// # Errors
     /// When it is not; with this process's command line as root would type it.
     pub fn check(why: &'static str) -> Result<(), Self> {
-        match geteuid().is_root() {
-            true => Ok(()),
-            false => Err(Self::of(std::env::args_os().skip(1), why)),
+        if geteuid().is_root() {
+            Ok(())
+        } else {
+            Err(Self::of(std::env::args_os().skip(1), why))
         }
     }
 
@@ -102,9 +103,10 @@ impl NeedsRoot {
     pub fn check_capabilities(why: &'static str) -> Result<(), Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let lacking = requirements::lacking(&status);
-        match lacking.iter().any(|capability| capability.needed) {
-            true => Self::check(why),
-            false => Ok(()),
+        if lacking.iter().any(|capability| capability.needed) {
+            Self::check(why)
+        } else {
+            Ok(())
         }
     }
 

@@ -18,7 +18,7 @@ mod reference;
 
 use clap::FromArgMatches;
 use cli::{AccuracyCommand, Cli, Command, ImageCommand, MeterCommand, PlanCommand};
-use cli::{help, old};
+use cli::{help, words};
 use exit::{Exit, NeedsRoot, is_interrupt, is_io};
 use progress::{is_unread, note};
 use std::error::Error;
@@ -32,7 +32,7 @@ use vtax_mvm::cli::MvmCommand;
 type Outcome = Result<(), Box<dyn Error>>;
 
 fn main() -> ExitCode {
-    let parsed = help::parser().try_get_matches_from(old::words());
+    let parsed = help::parser().try_get_matches_from(words::words());
     let cli = parsed.and_then(|found| Cli::from_arg_matches(&found));
     let command = match cli {
         Ok(cli) => cli.command,

@@ -86,15 +86,12 @@ fn exit_codes() -> String {
 fn add_parameters(page: &mut String, parameters: &[Parameter]) {
     page.push_str("\n| key | values | default | meaning |\n|---|---|---|---|\n");
     for one in parameters {
-        let alias = one
-            .alias
-            .map_or(String::new(), |alias| format!("; also `{alias}`"));
         let default = one
             .default
             .map_or(String::new(), |text| format!("`{text}`"));
         writeln!(
             page,
-            "| `{}`{alias} | {} | {default} | {} |",
+            "| `{}` | {} | {default} | {} |",
             one.key,
             cell(&values(one.domain)),
             cell(one.help)

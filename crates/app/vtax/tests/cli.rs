@@ -695,30 +695,6 @@ fn exit_codes_are_those_of_the_help() {
 }
 
 #[test]
-fn an_old_spelling_does_what_the_new_one_does_with_one_line_on_standard_error() {
-    let work = work();
-    let output = finish(
-        &mut command(
-            work.path(),
-            &["atlas", "cherkasova/fig-3", "--out", "a.html"],
-        ),
-        true,
-    );
-    let printed = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(
-        printed,
-        "vtax: --out is an old spelling: use --output=a.html\n"
-    );
-    assert!(work.path().join("a.html").exists());
-    let output = finish(
-        &mut command(work.path(), &["top", "--once", "--json"]),
-        true,
-    );
-    let rows = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(rows.lines().count(), 1, "{rows}");
-}
-
-#[test]
 fn without_a_command_the_next_steps_on_this_host_are_printed() {
     let work = work();
     let output = finish(&mut command(work.path(), &[]), true);

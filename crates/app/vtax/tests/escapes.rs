@@ -37,9 +37,10 @@ fn no_text_of_a_plan_steers_the_terminal_that_shows_it() {
     for (hostile, _) in plain {
         let value = |key: &str| {
             let (_, value) = plain.iter().find(|(name, _)| *name == key).unwrap();
-            match key == hostile {
-                true => STEERING.to_owned(),
-                false => (*value).to_owned(),
+            if key == hostile {
+                STEERING.to_owned()
+            } else {
+                (*value).to_owned()
             }
         };
         let of = |key: &str| (key == hostile).then(|| format!("{key} = \"{}\"\n", value(key)));

@@ -77,9 +77,10 @@ fn a_prometheus_and_an_exporter_that_are_killed_lose_no_pass_and_repeat_none() {
     std::thread::sleep(Duration::from_secs(2));
     let metrics = eventually("some failures", || {
         let text = get(&metrics, "/metrics", "")?;
-        match text.contains("vtax_push_failures_total{") {
-            true => Ok(text),
-            false => Err(text),
+        if text.contains("vtax_push_failures_total{") {
+            Ok(text)
+        } else {
+            Err(text)
         }
     });
     assert!(metrics.contains("reason=\"full\"} 0\n"), "{metrics}");

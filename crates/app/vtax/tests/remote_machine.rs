@@ -162,9 +162,10 @@ fn shown(output: &Output) -> String {
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        match entry.file_type().unwrap().is_dir() {
-            true => found.extend(files(&entry.path())),
-            false => found.push(entry.path()),
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(files(&entry.path()))
+        } else {
+            found.push(entry.path())
         }
     }
     found

@@ -187,9 +187,10 @@ impl Plans {
 /// The entry of a plan; none for other TOML files, which may be in the same directory.
 fn plan_entry(path: &str, text: &str, catalogue: &Catalogue) -> Option<PlanEntry> {
     let is_density = density::Plan::is_meant(text);
-    let read = match is_density {
-        true => density::Plan::read(path, text, false).map(|plan| (plan.name, plan.description)),
-        false => Plan::read(path, text, catalogue).map(|plan| (plan.name, plan.description)),
+    let read = if is_density {
+        density::Plan::read(path, text, false).map(|plan| (plan.name, plan.description))
+    } else {
+        Plan::read(path, text, catalogue).map(|plan| (plan.name, plan.description))
     };
     let ((name, description), mistakes) = match read {
         Ok(plan) => (plan, 0),

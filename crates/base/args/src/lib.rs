@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The parts of a command line that all vtax programs share: times with units, `--format` and `--json`, and old
-//! spellings of options.
+//! The parts of a command line that all vtax programs share: times with units, `--format` and `--json`.
 
 #![cfg_attr(
     not(test),
@@ -17,7 +16,6 @@
 )]
 
 mod format;
-pub mod old;
 pub mod time;
 
 pub use format::{FormatArgs, HasJson, TextOrJson};

@@ -55,9 +55,10 @@ pub fn between(
 ) -> impl Fn(&str) -> Result<Duration, TimeError> + Clone + Send + Sync + 'static {
     move |text| {
         let time = parse(text)?;
-        match (parse(least)?..=parse(most)?).contains(&time) {
-            true => Ok(time),
-            false => Err(TimeError::Range(least, most)),
+        if (parse(least)?..=parse(most)?).contains(&time) {
+            Ok(time)
+        } else {
+            Err(TimeError::Range(least, most))
         }
     }
 }

@@ -334,10 +334,7 @@ mod tests {
             let (first, second) = bytes.split_at(cut.min(bytes.len()));
             let parts = written(&[first, second], keeps);
             prop_assert_eq!(&parts, &written(&[&bytes], keeps));
-            let text = STYLES.iter().fold(parts, |text, style| match styles {
-                true => text.replace(&format!("\x1b[{style}m"), ""),
-                false => text,
-            });
+            let text = STYLES.iter().fold(parts, |text, style| if styles { text.replace(&format!("\x1b[{style}m"), "") } else { text });
             prop_assert!(text.chars().all(|c| c == '\n' || c == '\t' || !steers(c)), "{text:?}");
         }
     }

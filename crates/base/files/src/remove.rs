@@ -68,9 +68,10 @@ fn first_full_directory(folder: &OwnedFd) -> io::Result<Option<OsString>> {
                 .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
             known => known == FileType::Directory,
         };
-        let flags = match is_directory {
-            true => AtFlags::REMOVEDIR,
-            false => AtFlags::empty(),
+        let flags = if is_directory {
+            AtFlags::REMOVEDIR
+        } else {
+            AtFlags::empty()
         };
         match gone(unlinkat(folder, &name, flags)) {
             Err(Errno::NOTEMPTY | Errno::EXIST) => return Ok(Some(name)),

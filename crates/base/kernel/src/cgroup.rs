@@ -108,12 +108,13 @@ impl GroupClock {
     /// When the file cannot be opened.
     pub fn of(directory: &Path, v1: bool) -> Result<Self, KernelError> {
         let file = |name: &str| KernelFile::open_one_piece(directory.join(name));
-        Ok(match v1 {
-            true => Self::V1 {
+        Ok(if v1 {
+            Self::V1 {
                 usage: file("cpuacct.usage")?,
                 split: None,
-            },
-            false => Self::V2(file("cpu.stat")?),
+            }
+        } else {
+            Self::V2(file("cpu.stat")?)
         })
     }
 

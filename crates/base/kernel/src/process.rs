@@ -243,9 +243,12 @@ impl<'a> Process<'a> {
     /// Its group in the hierarchy that accounts CPU time: v1's `cpuacct`, else v2.
     pub fn control_group(&self, v1: bool) -> Option<PathBuf> {
         let table = std::fs::read(self.path("cgroup")).ok()?;
-        let accounts = |group: &Membership<'_>| match v1 {
-            true => group.has("cpuacct"),
-            false => group.is_v2(),
+        let accounts = |group: &Membership<'_>| {
+            if v1 {
+                group.has("cpuacct")
+            } else {
+                group.is_v2()
+            }
         };
         memberships(&table)
             .find(accounts)

@@ -49,12 +49,13 @@ fn privileges(roots: &Roots) -> Vec<Finding> {
         Answer::Partly
     };
     let all = requirements::CAPABILITIES.len();
-    let seen = match missing.len() == all {
-        true => format!("{user}, without any capability that trials need"),
-        false => format!(
+    let seen = if missing.len() == all {
+        format!("{user}, without any capability that trials need")
+    } else {
+        format!(
             "{user}, {} of {all} needed capabilities missing",
             missing.len()
-        ),
+        )
     };
     let mut findings = vec![finding(PRIVILEGES, answer, seen).remedy(
         "run as root for trials on this host: sudo vtax …; the first lines name what works without",

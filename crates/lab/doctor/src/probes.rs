@@ -262,13 +262,14 @@ impl Probes for HostProbes<'_> {
         command.arg("20").arg(name).args(arguments);
         let output = command.output().map_err(HostError::process("run", name))?;
         let text = |bytes: &[u8]| shown_text(String::from_utf8_lossy(bytes).trim());
-        match output.status.success() {
-            true => Ok(text(&output.stdout)),
-            false => Err(HostError::Program {
+        if output.status.success() {
+            Ok(text(&output.stdout))
+        } else {
+            Err(HostError::Program {
                 command: format!("{name} {}", arguments.join(" ")),
                 status: output.status.to_string(),
                 output: text(&output.stderr),
-            }),
+            })
         }
     }
 

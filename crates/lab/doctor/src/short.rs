@@ -77,9 +77,10 @@ pub(super) fn lines(findings: &[Finding], summary: &Summary) -> Vec<Line> {
             Answer::Partly
         },
         name: "joules",
-        text: match measured {
-            true => format!("from {}", summary.meters.join(", ")),
-            false => "from a model, flagged `modelled`".to_owned(),
+        text: if measured {
+            format!("from {}", summary.meters.join(", "))
+        } else {
+            "from a model, flagged `modelled`".to_owned()
         },
     });
     lines

@@ -137,12 +137,13 @@ fn follow(
             }
         }
         for shard in known.keys().filter(|shard| !tasks.contains_key(shard)) {
-            let ended = match workdir.is_finished(*shard)? {
-                true => "is finished".to_owned(),
-                false => format!(
+            let ended = if workdir.is_finished(*shard)? {
+                "is finished".to_owned()
+            } else {
+                format!(
                     "has ended and is not finished: {}",
                     workdir.last_words(*shard)
-                ),
+                )
             };
             note(format!("shard {shard} {ended}"));
         }

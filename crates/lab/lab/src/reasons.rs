@@ -183,9 +183,10 @@ pub fn find(text: &str) -> Vec<&'static Reason> {
         };
         reason.name == text || reason.words.iter().any(contains)
     };
-    match text.is_empty() {
-        true => Vec::new(),
-        false => REASONS.iter().filter(of_text).collect(),
+    if text.is_empty() {
+        Vec::new()
+    } else {
+        REASONS.iter().filter(of_text).collect()
     }
 }
 

@@ -144,9 +144,10 @@ impl Emulator {
                 remedy: "vtax testbed build qemu, or a newer one from your distribution".to_owned(),
             });
         }
-        Ok(match self.is_ours() {
-            true => format!("QEMU {version}, built by vtax"),
-            false => format!("QEMU {version}"),
+        Ok(if self.is_ours() {
+            format!("QEMU {version}, built by vtax")
+        } else {
+            format!("QEMU {version}")
         })
     }
 }

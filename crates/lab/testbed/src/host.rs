@@ -29,13 +29,10 @@ const ROOM_MIB: u64 = 1024;
 
 /// The limits of an emulator that is not the build of this vtax.
 fn without(emulator: &Emulator) -> &'static str {
-    match emulator.is_ours() {
-        true => {
-            "without this vtax's own build of QEMU a host has one processor, and no references to caches are counted"
-        }
-        false => {
-            "without vtax's own build of QEMU a guest under KVM may get stuck, two runs may differ in their last digits, and a host has one processor"
-        }
+    if emulator.is_ours() {
+        "without this vtax's own build of QEMU a host has one processor, and no references to caches are counted"
+    } else {
+        "without vtax's own build of QEMU a guest under KVM may get stuck, two runs may differ in their last digits, and a host has one processor"
     }
 }
 

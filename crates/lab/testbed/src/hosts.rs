@@ -161,9 +161,10 @@ fn jobs(run: &PlanRun<'_>) -> Result<usize, LabError> {
         ))));
     }
     // Hosts with this machine's clock run one at a time, since they would disturb each other.
-    let processors = match run.settings.deterministic {
-        true => std::thread::available_parallelism().map_or(1, usize::from),
-        false => 1,
+    let processors = if run.settings.deterministic {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    } else {
+        1
     };
     Ok(run.jobs.unwrap_or(processors).min(room))
 }
@@ -208,9 +209,10 @@ fn payload<'a>(run: &'a PlanRun<'a>) -> Payload<'a> {
         binary: &run.binary,
         command: run.command,
         plan: run.trials.new_run("").plan_text,
-        rest: match run.settings.deterministic {
-            true => REST,
-            false => Duration::ZERO,
+        rest: if run.settings.deterministic {
+            REST
+        } else {
+            Duration::ZERO
         },
         // All hosts of a plan have frequencies if any needs them, so that they can be compared.
         governors: run.trials.sets_governor(),
@@ -237,10 +239,10 @@ impl Experiment for Hosts<'_> {
     }
 
     fn again(&self) -> f64 {
-        match self.run.settings.deterministic {
-            // Another attempt would give the same numbers.
-            true => 0.0,
-            false => self.run.trials.again(),
+        if self.run.settings.deterministic {
+            0.0
+        } else {
+            self.run.trials.again()
         }
     }
 

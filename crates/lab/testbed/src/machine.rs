@@ -73,9 +73,10 @@ enum WriteMode {
 impl WriteMode {
     /// The mode of the memory and the root disk of a snapshot.
     fn of(snapshot: SnapshotFiles<'_>) -> Self {
-        match snapshot.creates {
-            true => Self::Shared,
-            false => Self::Private,
+        if snapshot.creates {
+            Self::Shared
+        } else {
+            Self::Private
         }
     }
 
@@ -127,9 +128,10 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         (true, Some(_)) => "EPYC,+svm,-xsaves,+invtsc",
     };
     // With several processors MWAIT does not wait in QEMU.
-    let cpu = match settings.processors() > 1 && settings.deterministic {
-        true => format!("{cpu},-monitor"),
-        false => cpu.to_owned(),
+    let cpu = if settings.processors() > 1 && settings.deterministic {
+        format!("{cpu},-monitor")
+    } else {
+        cpu.to_owned()
     };
     if let Some(mib) = settings.llc_mib {
         line.option("-plugin", format!("llc,mib={mib}"));
@@ -172,9 +174,10 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         };
         let id = format!("disk{position}");
         line.option("-object", kept.memory(&id, path, *bytes));
-        let address = match nested {
-            true => String::new(),
-            false => format!(",addr={start:#x}"),
+        let address = if nested {
+            String::new()
+        } else {
+            format!(",addr={start:#x}")
         };
         let unarmed = match kept {
             WriteMode::ReadOnly => ",unarmed=on",
@@ -209,13 +212,14 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
 
     // Xen hides persistent memory from its Dom0, but lets it map addresses that are not memory. The Dom0 gets the
     // addresses of the disks for its driver of flash memory. On other hosts disks are ordered by address.
-    let memory: String = match nested {
-        true => String::new(),
-        false => disks
+    let memory: String = if nested {
+        String::new()
+    } else {
+        disks
             .iter()
             .zip(&places)
             .map(|((_, bytes), (start, _))| format!(" testbed.memory={start:#x}:{bytes:#x}"))
-            .collect(),
+            .collect()
     };
     let timers = match settings.timers {
         Timers::Fine => "",

@@ -97,9 +97,10 @@ impl Activity {
     fn after(self, before: Option<Self>) -> Self {
         let without = before.map_or(0, |before| {
             let computed = self.exits.saturating_sub(before.exits) >= COMPUTES;
-            match computed && self.life == before.life && self.interrupts >= UP {
-                true => before.without.saturating_add(1),
-                false => 0,
+            if computed && self.life == before.life && self.interrupts >= UP {
+                before.without.saturating_add(1)
+            } else {
+                0
             }
         });
         Self { without, ..self }

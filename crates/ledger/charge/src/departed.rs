@@ -128,9 +128,10 @@ impl DepartedReader {
         };
         let is_first = !reader.counter.has_begun();
         let change = reader.counter.advance(total.0);
-        let gain = match is_first && is_new {
-            true => total.0,
-            false => change.gain(),
+        let gain = if is_first && is_new {
+            total.0
+        } else {
+            change.gain()
         };
         self.gains.insert(inode, gain);
         Some(gain)
@@ -184,9 +185,10 @@ mod tests {
             fs::create_dir_all(root.path().join("proc")).unwrap();
             let stat = "cpu 0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n";
             fs::write(root.path().join("proc/stat"), stat).unwrap();
-            match v1 {
-                true => fs::write(mounted.join("cpuacct.usage"), "0").unwrap(),
-                false => fs::write(mounted.join("cgroup.controllers"), "cpu").unwrap(),
+            if v1 {
+                fs::write(mounted.join("cpuacct.usage"), "0").unwrap()
+            } else {
+                fs::write(mounted.join("cgroup.controllers"), "cpu").unwrap()
             }
             let roots = Roots::below(root.path());
             let mut host = Self {
@@ -217,9 +219,10 @@ mod tests {
                 *time += ms * MS;
                 let directory = Self::mounted(self.root.path(), self.v1).join(path);
                 fs::create_dir_all(&directory).unwrap();
-                let (file, text) = match self.v1 {
-                    true => ("cpuacct.usage", format!("{time}\n")),
-                    false => ("cpu.stat", format!("usage_usec {}\n", *time / 1000)),
+                let (file, text) = if self.v1 {
+                    ("cpuacct.usage", format!("{time}\n"))
+                } else {
+                    ("cpu.stat", format!("usage_usec {}\n", *time / 1000))
                 };
                 fs::write(directory.join(file), text).unwrap();
             }

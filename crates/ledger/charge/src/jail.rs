@@ -205,8 +205,9 @@ const BPF_MAP_DELETE_ELEM: i32 = 3;
 const BPF_MAP_GET_NEXT_KEY: i32 = 4;
 
 fn here(folder: &Path) -> &Path {
-    match folder.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => folder,
+    if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
     }
 }

@@ -190,9 +190,12 @@ impl Ledger {
             *at = place;
         }
         // On kernels that account soft interrupts separately, the time of tasks contains none.
-        let context = |time: Nanoseconds| match usage.softirq_apart {
-            true => Nanoseconds(0),
-            false => time,
+        let context = |time: Nanoseconds| {
+            if usage.softirq_apart {
+                Nanoseconds(0)
+            } else {
+                time
+            }
         };
         let work = |number: u32| io.guests.get(&number).copied().unwrap_or_default();
         let of_method = |number: &u32| OwnerTimes {

@@ -237,9 +237,10 @@ impl Instrument for SubjectSoftirqs {
         for watched in &mut self.subjects {
             let work = found.guests.get(&watched.number).copied();
             let work = work.unwrap_or_default();
-            let context = match self.apart {
-                true => Nanoseconds(0),
-                false => work.context,
+            let context = if self.apart {
+                Nanoseconds(0)
+            } else {
+                work.context
             };
             for ((sum, column), new) in [
                 (&mut watched.work, work.softirq),

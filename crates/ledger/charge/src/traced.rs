@@ -132,9 +132,10 @@ fn learn(owners: &mut Owners, guests: &Guests, guest: &Guest) {
     }
     let mounted = &hierarchy.mounted;
     owners.tasks.learn(&mounted.join(group), guest.number);
-    let of_requests = match hierarchy.v1 {
-        true => mounted.with_file_name("blkio"),
-        false => mounted.clone(),
+    let of_requests = if hierarchy.v1 {
+        mounted.with_file_name("blkio")
+    } else {
+        mounted.clone()
     };
     let group = of_requests.join(group);
     owners.requests.learn(&group, guest.number);

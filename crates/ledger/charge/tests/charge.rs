@@ -600,9 +600,12 @@ fn containers_that_live_shorter_than_an_interval_are_charged_and_services_are_no
         (used, ledger.departed.stages.total().0)
     };
     for directory in [&docker, &slice] {
-        let name = |number: u32| match directory == &docker {
-            true => format!("{number:064x}"),
-            false => scope(number),
+        let name = |number: u32| {
+            if directory == &docker {
+                format!("{number:064x}")
+            } else {
+                scope(number)
+            }
         };
         let groups: Vec<_> = (1..4).map(|number| directory.join(name(number))).collect();
         let (used, charged) = departed(&groups);

@@ -236,9 +236,10 @@ fn package_names(sys: &Path, cpus: &[u32]) -> Vec<String> {
     packages
         .iter()
         .zip(cpus)
-        .map(|(package, cpu)| match several(package) {
-            false => package.clone(),
-            true => {
+        .map(|(package, cpu)| {
+            if !several(package) {
+                package.clone()
+            } else {
                 let die = topology(*cpu, "die_id").unwrap_or_else(|| format!("cpu-{cpu}"));
                 format!("{package}-die-{die}")
             }

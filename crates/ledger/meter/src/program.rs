@@ -66,9 +66,10 @@ pub(super) fn run(
         }
     };
     let shown = String::from_utf8_lossy(&shown).into_owned();
-    match status.success() {
-        true => Ok(shown),
-        false => Err(failed(format!("{status}: {}", ending(&shown)))),
+    if status.success() {
+        Ok(shown)
+    } else {
+        Err(failed(format!("{status}: {}", ending(&shown))))
     }
 }
 

@@ -100,9 +100,10 @@ pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
             continue;
         }
         for (metric, is_energy, least, measure) in METRICS {
-            let source = match is_energy {
-                true => before.energy_source.max(after.energy_source),
-                false => Some(source_of_cpu(&[other, guest])),
+            let source = if is_energy {
+                before.energy_source.max(after.energy_source)
+            } else {
+                Some(source_of_cpu(&[other, guest]))
             };
             let is_missing =
                 is_energy && (before.energy_source.is_none() || after.energy_source.is_none());
@@ -164,9 +165,10 @@ fn by_label(recording: &Recording) -> BTreeMap<String, &Guest> {
 }
 
 fn source_of_cpu(guests: &[&Guest]) -> Source {
-    match guests.iter().any(|guest| guest.total.error.0 > 0) {
-        true => Source::Modelled,
-        false => Source::Measured,
+    if guests.iter().any(|guest| guest.total.error.0 > 0) {
+        Source::Modelled
+    } else {
+        Source::Measured
     }
 }
 

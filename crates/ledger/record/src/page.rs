@@ -118,9 +118,10 @@ fn found(report: &Report<'_>) -> Markup {
 
 /// The guests of a share, where it is not known of all.
 fn of_guests(known: usize, all: usize) -> String {
-    match known == all {
-        true => "guests".to_owned(),
-        false => format!("{known} of {all} guests, for which it is known,"),
+    if known == all {
+        "guests".to_owned()
+    } else {
+        format!("{known} of {all} guests, for which it is known,")
     }
 }
 

@@ -93,9 +93,10 @@ impl Identity {
         Self {
             number: guest.number,
             name: guest.name.clone(),
-            called: match guest.called == guest.name {
-                true => String::new(),
-                false => guest.called.clone(),
+            called: if guest.called == guest.name {
+                String::new()
+            } else {
+                guest.called.clone()
             },
             platform: guest.platform.name().to_owned(),
             vm: guest.platform.is_vm(),
@@ -118,9 +119,10 @@ impl Identity {
 
     /// The given name.
     pub fn called(&self) -> &str {
-        match self.called.is_empty() {
-            true => &self.name,
-            false => &self.called,
+        if self.called.is_empty() {
+            &self.name
+        } else {
+            &self.called
         }
     }
 }

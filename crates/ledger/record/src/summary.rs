@@ -187,9 +187,10 @@ impl Recording {
     /// # Errors
     /// As [`Recording::read`].
     pub fn in_seconds(&self) -> Result<Option<Self>, StoreError> {
-        match self.host.span.0 <= SHORT {
-            true => Self::read_in(&self.path, SECOND).map(Some),
-            false => Ok(None),
+        if self.host.span.0 <= SHORT {
+            Self::read_in(&self.path, SECOND).map(Some)
+        } else {
+            Ok(None)
         }
     }
 

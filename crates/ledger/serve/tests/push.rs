@@ -27,9 +27,10 @@ fn small_server(most: usize) -> (u16, Arc<Mutex<Vec<usize>>>) {
                 continue;
             };
             kept.lock().unwrap().push(body.len());
-            let status = match body.len() > most {
-                true => "413 Content Too Large",
-                false => "204 No Content",
+            let status = if body.len() > most {
+                "413 Content Too Large"
+            } else {
+                "204 No Content"
             };
             let head =
                 format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");

@@ -213,9 +213,10 @@ mod tests {
             assert_eq!((quota.before(), quota.accounted()), (Some(0.5), Some(0.0)));
             let shows =
                 |usage: &str| std::fs::write(group.join(files[files.len() - 1].0), usage).unwrap();
-            let (more, reset) = match is_v1 {
-                true => ("4000000000\n", "0\n"),
-                false => ("usage_usec 4000000\n", "usage_usec 0\n"),
+            let (more, reset) = if is_v1 {
+                ("4000000000\n", "0\n")
+            } else {
+                ("usage_usec 4000000\n", "usage_usec 0\n")
             };
             shows(more);
             assert_eq!(quota.accounted(), Some(2.0));

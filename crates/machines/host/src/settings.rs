@@ -59,8 +59,6 @@ pub struct Parameter {
     pub default: Option<&'static str>,
     /// A one-line description, with its unit.
     pub help: &'static str,
-    /// Another key of the same parameter, which plans may use in place of `key`.
-    pub alias: Option<&'static str>,
 }
 
 impl Parameter {
@@ -78,7 +76,6 @@ impl Parameter {
             domain,
             default: None,
             help: "",
-            alias: None,
         }
     }
 
@@ -88,55 +85,14 @@ impl Parameter {
         self
     }
 
-    /// Sets another key that plans may use.
-    pub const fn alias(mut self, alias: &'static str) -> Self {
-        self.alias = Some(alias);
-        self
-    }
-
-    /// The parameter under the key that a plan uses; `None` where the key is not one of its own.
-    pub fn written(mut self, key: &str) -> Option<Self> {
-        self.key = self.keys().find(|known| *known == key)?;
-        Some(self)
-    }
-
-    /// Its key, and its alias where it has one.
-    pub fn keys(&self) -> impl Iterator<Item = &'static str> + use<> {
-        std::iter::once(self.key).chain(self.alias)
-    }
-
-    /// The key that sets the parameter in these settings; its own key where none does.
-    fn key_in(&self, settings: &Settings) -> &'static str {
-        let mut keys = self.keys();
-        keys.find(|key| settings.0.contains_key(*key))
-            .unwrap_or(self.key)
-    }
-
-    /// The error text where both keys set the parameter; `None` where one does, or none.
-    pub fn given_twice(&self, is_given: impl Fn(&str) -> bool) -> Option<String> {
-        let (key, alias) = (self.key, self.alias?);
-        (is_given(key) && is_given(alias)).then(|| {
-            format!("`{key}` and `{alias}` are the same setting, and both are given: leave `{alias}` out")
-        })
-    }
-
-    /// Checks that these settings set the parameter at most once.
-    ///
-    /// # Errors
-    /// When both keys are set, with their names.
-    pub fn given_once(&self, settings: &Settings) -> Result<(), HostError> {
-        let twice = self.given_twice(|key| settings.0.contains_key(key));
-        twice.map_or(Ok(()), |twice| Err(HostError::Setting(twice)))
-    }
-
     /// The text that is set, if any.
     pub fn given<'a>(&self, settings: &'a Settings) -> Option<&'a str> {
-        settings.text(self.key_in(settings))
+        settings.text(self.key)
     }
 
     /// The whole number in force: the one that is set, else the default, else 0.
     pub fn integer(&self, settings: &Settings) -> i64 {
-        settings.integer(self.key_in(settings), self.parsed())
+        settings.integer(self.key, self.parsed())
     }
 
     /// As [`Parameter::integer`], checked against the bounds.
@@ -144,7 +100,7 @@ impl Parameter {
     /// # Errors
     /// When the number is out of bounds.
     pub fn bounded(&self, settings: &Settings) -> Result<u32, HostError> {
-        let (key, value) = (self.key_in(settings), self.integer(settings));
+        let (key, value) = (self.key, self.integer(settings));
         let (low, high) = match self.domain {
             Domain::Integer(low, high) => (low, high),
             _ => (0, u32::MAX.into()),
@@ -173,12 +129,12 @@ impl Parameter {
 
     /// The number in force: the one that is set, else the default, else 0.
     pub fn number(&self, settings: &Settings) -> f64 {
-        settings.number(self.key_in(settings), self.parsed())
+        settings.number(self.key, self.parsed())
     }
 
     /// The boolean in force: the one that is set, else the default, else `false`.
     pub fn bool(&self, settings: &Settings) -> bool {
-        settings.bool(self.key_in(settings), self.parsed())
+        settings.bool(self.key, self.parsed())
     }
 
     /// The text in force: the one that is set, else the default, else an empty one.

@@ -20,15 +20,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use vtax_args::old::Old;
 use vtax_core::terminal;
 use vtax_log::Verbosity;
-
-/// Old spellings of options.
-pub const OLD: &[Old] = &[
-    Old::renamed(&["run"], "--http", "--listen"),
-    Old::renamed(&["run"], "--count", "--guests"),
-];
 
 /// The commands of micro VMs.
 #[derive(Debug, Subcommand)]

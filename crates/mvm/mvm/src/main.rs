@@ -8,7 +8,6 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use vtax_args::old;
 use vtax_core::terminal::note;
 use vtax_mvm::cli::{MvmCommand, OLD, execute};
 
@@ -21,11 +20,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(old::replaced(
-        std::env::args_os(),
-        &[(&[], OLD)],
-        "vtax-mvm",
-    ));
+    let cli = Cli::parse();
     match execute(cli.command, &[]) {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {

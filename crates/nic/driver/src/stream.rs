@@ -231,9 +231,10 @@ impl Flow {
         // Slow start (RFC 5681) from ten segments (RFC 6928), up to the window for which both ends have memory.
         let window = (FIRST_WINDOW + self.arrived).min(stream.window);
         // Data that the application has not read fills the socket of the receiver.
-        let unread: u64 = match stream.guest_sends {
-            true => self.before_peer.iter().sum(),
-            false => 0,
+        let unread: u64 = if stream.guest_sends {
+            self.before_peer.iter().sum()
+        } else {
+            0
         };
         let room = window
             .saturating_sub(self.under_way)

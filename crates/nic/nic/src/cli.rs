@@ -12,7 +12,6 @@ use crate::telemetry::top::Top;
 use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::path::PathBuf;
-use vtax_args::old::Old;
 use vtax_args::time::whole_microseconds;
 use vtax_core::terminal;
 use vtax_log::Verbosity;
@@ -87,27 +86,6 @@ pub struct Cli {
     #[command(flatten)]
     pub verbosity: Verbosity,
 }
-
-/// Old spellings of options.
-pub const OLD: &[Old] = &[
-    Old::with_unit(&[], "--hold-us", "--hold", "us"),
-    Old::with_unit(&[], "--cap-us", "--cap", "us"),
-    Old::renamed(&[], "--metrics", "--listen"),
-    Old::renamed(&[], "--metrics-token", "--token-file"),
-    Old::renamed(&["ctl"], "--socket", "--api"),
-    Old::with_unit(&["ctl", "watch"], "--interval-ms", "--interval", "ms"),
-    Old::with_unit(&["ctl", "set"], "--cap-us", "--cap", "us"),
-    Old::with_unit(&["ctl", "set"], "--cap-rx-us", "--cap-rx", "us"),
-    Old::with_unit(&["ctl", "set"], "--cap-tx-us", "--cap-tx", "us"),
-    Old::with_unit(&["ctl", "set"], "--default-us", "--default", "us"),
-    Old::with_unit(&["ctl", "set"], "--override-us", "--override", "us"),
-    Old::with_unit(&["ctl", "set"], "--lease-cap-s", "--lease-cap", "s"),
-    Old::with_unit(&["ctl", "set"], "--fixed-rx-us", "--fixed-rx", "us"),
-    Old::with_unit(&["ctl", "set"], "--fixed-tx-us", "--fixed-tx", "us"),
-    Old::renamed(&["top"], "--socket", "--api"),
-    Old::with_unit(&["top"], "--interval-ms", "--interval", "ms"),
-    Old::renamed(&["top"], "--pictures", "--count"),
-];
 
 /// Commands other than serving ports.
 #[derive(Debug, Clone, Subcommand)]

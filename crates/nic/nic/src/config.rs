@@ -126,7 +126,7 @@ pub struct PortConfig {
     #[serde(default)]
     pub hold: HoldSettings,
     /// How long its notifications may be held.
-    #[serde(default, alias = "terms")]
+    #[serde(default)]
     pub policy: Policy,
     /// The limits of its frames and memory.
     #[serde(default)]
@@ -356,16 +356,6 @@ mod tests {
         .unwrap();
         assert_eq!(config.ports[0].name, "vm1");
         assert_eq!(config.networks()[""].taps, [0]);
-    }
-
-    #[test]
-    fn the_policy_of_holds_is_also_read_from_the_key_terms() {
-        for key in ["policy", "terms"] {
-            let config = read(&format!(
-                "[[port]]\nsocket-path = '/a'\n{key} = {{ cap_us = 7 }}\n[[tap]]\nname = 't'"
-            ));
-            assert_eq!(config.unwrap().ports[0].policy.cap_us, 7, "{key}");
-        }
     }
 
     #[test]

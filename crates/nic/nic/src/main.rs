@@ -8,16 +8,11 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use vtax_args::old;
 use vtax_core::terminal::note;
-use vtax_nic::cli::{Cli, OLD};
+use vtax_nic::cli::Cli;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(old::replaced(
-        std::env::args_os(),
-        &[(&[], OLD)],
-        "vtax-nic",
-    ));
+    let cli = Cli::parse();
     match cli.execute() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

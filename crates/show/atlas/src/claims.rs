@@ -96,9 +96,10 @@ impl<'a> Judged<'a> {
     /// The cost models under which the verdict holds, in words; `None` for a ratio that no model made.
     pub fn under_models(&self) -> Option<String> {
         let (same, all) = self.models?;
-        Some(match same == all {
-            true => format!("all {all}"),
-            false => format!("{same} of {all}: depends on the model"),
+        Some(if same == all {
+            format!("all {all}")
+        } else {
+            format!("{same} of {all}: depends on the model")
         })
     }
 

@@ -29,9 +29,10 @@ pub(crate) fn name(verdict: Option<FigureVerdict>) -> &'static str {
 /// The verdict on a figure in words, with its size where that is the same.
 fn in_words(entry: &Entry<'_>) -> String {
     let name = name(entry.verdict());
-    match entry.same_size() {
-        true => format!("{name}, {SAME_SIZE}"),
-        false => name.to_owned(),
+    if entry.same_size() {
+        format!("{name}, {SAME_SIZE}")
+    } else {
+        name.to_owned()
     }
 }
 

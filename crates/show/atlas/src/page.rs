@@ -130,9 +130,10 @@ fn scores(entries: &[Entry<'_>]) -> Markup {
 
 /// A count, or the mean of counts with one decimal.
 fn count(value: f64) -> String {
-    match (value - value.round()).abs() < 1e-6 {
-        true => format!("{value:.0}"),
-        false => format!("{value:.1}"),
+    if (value - value.round()).abs() < 1e-6 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.1}")
     }
 }
 

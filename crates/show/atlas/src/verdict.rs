@@ -91,12 +91,13 @@ pub fn judged_interval(point: &Point, baseline: &Point) -> Option<Interval> {
         return Some(of_build);
     };
     let is_mixed = ours.exact != base.exact;
-    Some(match is_mixed {
-        false => own,
-        true => Interval {
+    Some(if !is_mixed {
+        own
+    } else {
+        Interval {
             low: own.low.min(of_build.low),
             high: own.high.max(of_build.high),
-        },
+        }
     })
 }
 

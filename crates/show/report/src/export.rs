@@ -301,9 +301,10 @@ impl Dataset {
     /// When the file cannot be written.
     pub(crate) fn add(&mut self, rows: Vec<Row>) -> Result<(), ResultsError> {
         self.rows.extend(rows);
-        match self.rows.len() < ROWS_PER_GROUP {
-            true => Ok(()),
-            false => self.flush(),
+        if self.rows.len() < ROWS_PER_GROUP {
+            Ok(())
+        } else {
+            self.flush()
         }
     }
 

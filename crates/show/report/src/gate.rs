@@ -358,9 +358,10 @@ fn judge_window(
 
 /// The outcome for a ratio in an interval.
 fn outcome_of(gate: &Gate, low: f64, high: f64) -> GateOutcome {
-    let (is_within, is_beyond) = match gate.is_upper {
-        true => (high <= gate.limit, low > gate.limit),
-        false => (low >= gate.limit, high < gate.limit),
+    let (is_within, is_beyond) = if gate.is_upper {
+        (high <= gate.limit, low > gate.limit)
+    } else {
+        (low >= gate.limit, high < gate.limit)
     };
     match (is_within, is_beyond) {
         (true, _) => GateOutcome::Passed,
@@ -403,9 +404,10 @@ fn unknown<'a>(
     let run = clean(&run.run);
     GateError::Unknown {
         gate: gate.text.clone(),
-        runs: match gate.is_of_one_run {
-            true => format!("the taxes of {run} have"),
-            false => format!("{run} and the base run share"),
+        runs: if gate.is_of_one_run {
+            format!("the taxes of {run} have")
+        } else {
+            format!("{run} and the base run share")
         },
         kind,
         name: clean(name),

@@ -93,9 +93,10 @@ impl Gated<'_> {
                     measure.insert("lower_value".to_owned(), json!(interval.low));
                     measure.insert("upper_value".to_owned(), json!(interval.high));
                 }
-                let name = match is_one {
-                    true => row.treatment.clone(),
-                    false => format!("{} ({})", row.treatment, run.run),
+                let name = if is_one {
+                    row.treatment.clone()
+                } else {
+                    format!("{} ({})", row.treatment, run.run)
                 };
                 let benchmark = benchmarks.entry(name).or_insert_with(|| json!({}));
                 if let Some(measures) = benchmark.as_object_mut() {

@@ -350,9 +350,12 @@ fn values(results: &ResultsDir, table: &Table) -> Vec<Value> {
                 entered.is_unsupported || others.is_some_and(|others| others.is_unsupported);
             let ratios: Result<Vec<f64>, NoTax> = (entered.blocks.iter())
                 .filter_map(|(block, value)| Some((*value, *others?.blocks.get(block)?)))
-                .map(|(value, other)| match is_unsupported {
-                    true => Err(NoTax::TooFewRequests),
-                    false => exact_ratio(value, other).map(f64::ln),
+                .map(|(value, other)| {
+                    if is_unsupported {
+                        Err(NoTax::TooFewRequests)
+                    } else {
+                        exact_ratio(value, other).map(f64::ln)
+                    }
                 })
                 .collect();
             let all: Vec<f64> = entered.blocks.values().copied().collect();

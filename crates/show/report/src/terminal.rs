@@ -310,9 +310,10 @@ impl Page {
             self.paragraph(CYAN, "  ", &sentence);
         }
         for line in &analysis.noise {
-            match line.starts_with(NOISE_FLOOR) {
-                true => self.note(CYAN, line),
-                false => self.paragraph(CYAN, "  ", line),
+            if line.starts_with(NOISE_FLOOR) {
+                self.note(CYAN, line)
+            } else {
+                self.paragraph(CYAN, "  ", line)
             }
         }
         for check in &analysis.checks {

@@ -254,9 +254,10 @@ fn the_interval_of_a_knee_is_of_offered_loads() {
             offered.quantity = Quantity::new(load, asked.unit);
             phase.metrics.insert("offered".to_owned(), offered);
             phase.kept = Some(load <= capacity);
-            match load <= capacity {
-                true => low = load.max(low),
-                false => high = load.min(high),
+            if load <= capacity {
+                low = load.max(low)
+            } else {
+                high = load.min(high)
             }
         }
         expected.push((index, low, high));

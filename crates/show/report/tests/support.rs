@@ -62,9 +62,10 @@ pub fn simulated(
             let chance = 1.0 + 0.001 * (seed * label.len() as u64 % 7) as f64;
             metric.source = Source::Simulated;
             let noise = metric.quantity.value;
-            metric.quantity.value = match trial.environment.contains_key("noise") {
-                true => noise,
-                false => metrics[name].quantity.value * chance,
+            metric.quantity.value = if trial.environment.contains_key("noise") {
+                noise
+            } else {
+                metrics[name].quantity.value * chance
             };
         }
         results.rewrite_trial(&trial).unwrap();

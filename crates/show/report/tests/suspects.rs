@@ -49,9 +49,10 @@ fn a_comparison_claims_nothing_of_suspect_trials_and_names_the_run_and_the_reaso
             assert_eq!(claimed.count(), 0);
             let table = compare::table(&compared, 120);
             assert!(!table.contains("] *"), "{table}");
-            let what = match std::ptr::eq(first, &after) {
-                true => what.replace("In B", "In A"),
-                false => what.to_owned(),
+            let what = if std::ptr::eq(first, &after) {
+                what.replace("In B", "In A")
+            } else {
+                what.to_owned()
             };
             assert!(table.contains(&what), "{table}");
             assert!(table.contains("steal 7 % of the window"), "{table}");

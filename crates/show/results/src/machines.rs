@@ -329,9 +329,10 @@ pub fn merge(sources: &[ResultsDir], into: &Path) -> Result<Vec<String>, Results
     let Some(first) = from.first().copied() else {
         return Err(ResultsError::NotARun(into.to_owned()));
     };
-    let earlier = match into.join("run.json").exists() {
-        true => Some(ResultsDir::resume(into)?),
-        false => None,
+    let earlier = if into.join("run.json").exists() {
+        Some(ResultsDir::resume(into)?)
+    } else {
+        None
     };
     if let Some(earlier) = &earlier {
         if !earlier.is_merged() {

@@ -44,9 +44,10 @@ fn option(argument: &Arg) -> String {
         (Some(long), _) => format!("--{long}"),
         (None, short) => format!("-{}", short.unwrap_or_default()),
     };
-    let value = match argument.get_action().takes_values() {
-        true => values(argument),
-        false => String::new(),
+    let value = if argument.get_action().takes_values() {
+        values(argument)
+    } else {
+        String::new()
     };
     let is_optional = argument
         .get_num_args()
@@ -56,9 +57,10 @@ fn option(argument: &Arg) -> String {
         (value, true) => format!("{name} [{value}]"),
         (value, false) => format!("{name} {value}"),
     };
-    match argument.is_required_set() {
-        true => word,
-        false => format!("[{word}]"),
+    if argument.is_required_set() {
+        word
+    } else {
+        format!("[{word}]")
     }
 }
 
@@ -73,8 +75,9 @@ fn place(argument: &Arg) -> String {
         values(argument),
         if many { "..." } else { "" }
     );
-    match argument.is_required_set() {
-        true => word,
-        false => format!("[{word}]"),
+    if argument.is_required_set() {
+        word
+    } else {
+        format!("[{word}]")
     }
 }

@@ -79,23 +79,17 @@ fn print(advice: &Advice) -> Outcome {
 fn words(one: &KnobAdvice) -> String {
     let estimate = one.saved_processors.zip(one.saved_share);
     let estimate = estimate.map(|(Range { low, high }, share)| {
-        let delay = match one.delay_seconds > 0.0 {
-            true => format!(
-                "; delays a frame by up to {}",
-                plain(one.delay_seconds, Unit::of(Base::Second))
-            ),
-            false => String::new(),
-        };
+        let delay = if one.delay_seconds > 0.0 { format!(
+            "; delays a frame by up to {}",
+            plain(one.delay_seconds, Unit::of(Base::Second))
+        ) } else { String::new() };
         // A knob that cannot save costs more.
-        let (verb, low, high, share) = match high <= 0.0 {
-            true => (
-                "costs",
-                0.0 - high,
-                0.0 - low,
-                [0.0 - share.high, 0.0 - share.low],
-            ),
-            false => ("saves", low, high, [share.low, share.high]),
-        };
+        let (verb, low, high, share) = if high <= 0.0 { (
+            "costs",
+            0.0 - high,
+            0.0 - low,
+            [0.0 - share.high, 0.0 - share.low],
+        ) } else { ("saves", low, high, [share.low, share.high]) };
         let [least, most] = share.map(percent);
         format!("estimate: {verb} {low:.3} to {high:.3} processors, {least} to {most} of its cost{delay}")
     });

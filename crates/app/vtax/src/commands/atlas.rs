@@ -26,9 +26,10 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
         plans: &arguments.plans,
         models: vtax_testbed::cost::modelled,
     };
-    let failed = match arguments.run {
-        true => run_missing(arguments, &catalogue, &figures, &folders)?,
-        false => Vec::new(),
+    let failed = if arguments.run {
+        run_missing(arguments, &catalogue, &figures, &folders)?
+    } else {
+        Vec::new()
     };
     let (ours, unusable) = gather(&catalogue, Some(&folders))?;
     for cause in &unusable {

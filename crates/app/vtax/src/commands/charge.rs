@@ -100,9 +100,10 @@ pub fn cap(arguments: &CapArgs) -> Outcome {
     for left in left {
         note(&left.to_string());
     }
-    let mut out: Box<dyn Write> = match options.json {
-        true => Box::new(terminal::data()),
-        false => Box::new(terminal::stdout()),
+    let mut out: Box<dyn Write> = if options.json {
+        Box::new(terminal::data())
+    } else {
+        Box::new(terminal::stdout())
     };
     let watch = watch(&arguments.ledger)?;
     Ok(vtax_cap::run(

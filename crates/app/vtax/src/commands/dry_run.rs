@@ -39,13 +39,15 @@ pub fn show(planned: Planned<'_>, arguments: &PlanRunArgs, shard: Option<Shard>)
     };
     let dry = dry_run(planned, &options, &signals)?;
     end_with_reader()?;
-    match arguments.format.is_json() {
-        true => json(&dry)?,
-        false => print(&dry)?,
+    if arguments.format.is_json() {
+        json(&dry)?
+    } else {
+        print(&dry)?
     }
-    match dry.missing.is_empty() {
-        true => Ok(()),
-        false => Err(CannotHere("the plan cannot run: see what is missing").into()),
+    if dry.missing.is_empty() {
+        Ok(())
+    } else {
+        Err(CannotHere("the plan cannot run: see what is missing").into())
     }
 }
 

@@ -147,7 +147,6 @@ fn settings(key: &str, catalogue: &Catalogue) -> Vec<Explanation> {
             parameter
                 .default
                 .map(|default| ("default", default.to_owned())),
-            parameter.alias.map(|alias| ("also", alias.to_owned())),
             Some(("of", owners.join(", "))),
         ]
         .into_iter()

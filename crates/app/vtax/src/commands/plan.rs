@@ -179,9 +179,10 @@ pub fn check(arguments: &PlanCheckArgs) -> Outcome {
     let is_fixed = plan.stop == StopRule::Fixed;
     let trials = all.len() * plan.repetitions as usize;
     let time = plan.expected_time(&all, &catalogue);
-    let precision = match arguments.results.is_empty() {
-        true => None,
-        false => Some(precision::estimate(arguments, &plan, &all, &catalogue)?),
+    let precision = if arguments.results.is_empty() {
+        None
+    } else {
+        Some(precision::estimate(arguments, &plan, &all, &catalogue)?)
     };
     if as_json {
         return json(&json!({
@@ -330,8 +331,7 @@ impl Keys {
         if has(self.kind) || has(self.summary) {
             return true;
         }
-        let has_text =
-            |one: &Parameter| has(one.key) || has(one.help) || one.alias.is_some_and(has);
+        let has_text = |one: &Parameter| has(one.key) || has(one.help);
         self.definition.retain(has_text);
         self.parameters.retain(has_text);
         !self.definition.is_empty() || !self.parameters.is_empty()
@@ -390,7 +390,6 @@ fn documents(parameters: &[Parameter]) -> Vec<Value> {
             "help": parameter.help,
             "values": values(parameter.domain),
             "default": parameter.default,
-            "alias": parameter.alias,
         })
     };
     parameters.iter().map(document).collect()
@@ -415,11 +414,8 @@ fn print(parameters: &[Parameter]) -> Outcome {
         let default = parameter
             .default
             .map_or(String::new(), |default| format!(" [{default}]"));
-        let alias = parameter
-            .alias
-            .map_or(String::new(), |alias| format!(", also as {alias}"));
         outln!(
-            "  {:width$}  {}\n  {:width$}    {values}{default}{alias}",
+            "  {:width$}  {}\n  {:width$}    {values}{default}",
             parameter.key,
             parameter.help,
             ""

@@ -162,9 +162,10 @@ fn earlier_plan(
         catalogue,
     )
     .map_err(|wrong| format!("cannot read the plan of the results: {wrong}"))?;
-    Ok(match run.profile == "quick" {
-        true => earlier.quick(),
-        false => earlier,
+    Ok(if run.profile == "quick" {
+        earlier.quick()
+    } else {
+        earlier
     })
 }
 

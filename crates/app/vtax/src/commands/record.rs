@@ -76,11 +76,10 @@ pub fn compare(
         return Err("a recording has no baseline and so no tax: leave out --of".into());
     }
     let read = |path: &Path| -> Result<Recording, Box<dyn Error>> {
-        match vtax_record::store::is_recording(path) {
-            true => Ok(Recording::read(path)?),
-            false => {
-                Err(format!("{} is no recording, and the other one is", path.display()).into())
-            }
+        if vtax_record::store::is_recording(path) {
+            Ok(Recording::read(path)?)
+        } else {
+            Err(format!("{} is no recording, and the other one is", path.display()).into())
         }
     };
     let comparison = compare::compare(&read(before)?, &read(after)?);

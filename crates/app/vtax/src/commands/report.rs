@@ -259,12 +259,11 @@ pub fn export(arguments: &ExportArgs) -> Outcome {
         };
     }
     let results = ResultsDir::open(&arguments.results)?;
-    let of = match arguments.samples {
-        true => {
-            note("vtax: --samples is an old spelling: use vtax export DIR samples");
-            ExportOf::Samples
-        }
-        false => arguments.of,
+    let of = if arguments.samples {
+        note("vtax: --samples is an old spelling: use vtax export DIR samples");
+        ExportOf::Samples
+    } else {
+        arguments.of
     };
     let unreadable = match (arguments.format, &arguments.output) {
         (ExportFormat::Parquet, _) if of == ExportOf::Comparisons => {

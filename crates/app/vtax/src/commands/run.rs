@@ -192,9 +192,10 @@ pub fn run(arguments: RunArgs) -> Outcome {
         let reason = most_frequent_failure(&analysis);
         return Err(format!("{failed}{reason}").into());
     }
-    match is_whole {
-        true => judge(&analysis, arguments.format.is_json()),
-        false => Ok(()),
+    if is_whole {
+        judge(&analysis, arguments.format.is_json())
+    } else {
+        Ok(())
     }
 }
 
@@ -215,9 +216,10 @@ pub fn judge(analysis: &Analysis, json: bool) -> Outcome {
     NothingCounts::check(analysis)?;
     let gates = gate::judge_run(analysis)?;
     for judged in &gates {
-        match json {
-            true => note(&judged.to_string()),
-            false => outln!("{judged}")?,
+        if json {
+            note(&judged.to_string())
+        } else {
+            outln!("{judged}")?
         }
     }
     Ok(GatesNotPassed::check(&gates)?)
@@ -289,9 +291,10 @@ fn enable_shares() -> Result<(), HostError> {
 pub fn options(at: &PlaceArgs, results: &Path, share: Share) -> Result<RunOptions, LabError> {
     let place = at.place_name.clone();
     // The frequencies of an emulated host have no effect unless this adjusts its speed to them.
-    let speed = match at.emulated {
-        true => Speed::start(&Roots::host())?,
-        false => None,
+    let speed = if at.emulated {
+        Speed::start(&Roots::host())?
+    } else {
+        None
     };
     let own = speed.map(|speed| Arc::new(speed) as Arc<dyn OwnInstruments>);
     Ok(RunOptions {

@@ -52,9 +52,10 @@ fn start(arguments: &[&str]) -> (Running, String, Guest) {
     let (child, address) = guest::exporter(&[&["--interval", "500ms"], arguments].concat());
     eventually("a guest is seen", || {
         let text = get(&address, "/metrics", "")?;
-        match text.contains(&name) {
-            true => Ok(()),
-            false => Err(text),
+        if text.contains(&name) {
+            Ok(())
+        } else {
+            Err(text)
         }
     });
     (child, address, guest)

@@ -98,9 +98,10 @@ fn a_thousand_misdeeds_keep_no_guest_from_its_answers() {
             .write_all(&[turn])
             .and_then(|()| neighbour.read_exact(&mut answer))
             .map_err(|cause| cause.to_string())?;
-        match answer == [turn] {
-            true => Ok(()),
-            false => Err(format!("{answer:?} for {turn}")),
+        if answer == [turn] {
+            Ok(())
+        } else {
+            Err(format!("{answer:?} for {turn}"))
         }
     };
     let (mut held, mut lines): (Vec<TcpStream>, Vec<UnixStream>) = (Vec::new(), Vec::new());

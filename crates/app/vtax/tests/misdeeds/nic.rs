@@ -157,9 +157,10 @@ fn a_thousand_misdeeds_lose_no_frame_of_another_link() {
                 to.wait(0, Duration::from_millis(20));
             }
         }
-        match arrived {
-            true => Ok(()),
-            false => Err(format!("frame {number}")),
+        if arrived {
+            Ok(())
+        } else {
+            Err(format!("frame {number}"))
         }
     };
     let api = directory.path().join("api");

@@ -125,13 +125,19 @@ pub fn close(host: &Host, owners: &[OwnerTimes]) -> Account {
         (0, _) | (_, 0) => time.0,
         (busy, _) => proportion(time.0, busy, ran),
     };
-    let of_tasks = |time: Nanoseconds| match host.tasks_hold_stolen {
-        true => kept(time),
-        false => time.0,
+    let of_tasks = |time: Nanoseconds| {
+        if host.tasks_hold_stolen {
+            kept(time)
+        } else {
+            time.0
+        }
     };
-    let of_softirqs = |time: Nanoseconds| match host.softirqs_hold_stolen {
-        true => kept(time),
-        false => time.0,
+    let of_softirqs = |time: Nanoseconds| {
+        if host.softirqs_hold_stolen {
+            kept(time)
+        } else {
+            time.0
+        }
     };
 
     let tasks = |owner: &OwnerTimes| {

@@ -417,10 +417,7 @@ fn paper_table(
 }
 
 fn paper_cells(more: &str, row: &Row) -> Markup {
-    let on_or_off = |is_on: bool| match is_on {
-        true => "on",
-        false => "off",
-    };
+    let on_or_off = |is_on: bool| if is_on { "on" } else { "off" };
     let numbers = [
         format!("{:.0}", row.bits),
         format!("{more}{}", count(row.guests)),

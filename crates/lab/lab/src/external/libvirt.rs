@@ -124,9 +124,10 @@ impl Described {
             let found = info.lines().find_map(|line| line.strip_prefix(key));
             found.map(|value| shown(value.trim()))
         };
-        let agent = match xml.contains("org.qemu.guest_agent.0") {
-            true => "its channel is configured",
-            false => "none",
+        let agent = if xml.contains("org.qemu.guest_agent.0") {
+            "its channel is configured"
+        } else {
+            "none"
         };
         let facts = [
             ("state", Some(state)),
@@ -216,9 +217,10 @@ impl Platform for Libvirt {
     }
 
     fn memory_mib(&self, settings: &Settings) -> u64 {
-        match self.is_external(settings) {
-            true => 0,
-            false => vtax_guest::platform::qemu::Qemu.memory_mib(settings),
+        if self.is_external(settings) {
+            0
+        } else {
+            vtax_guest::platform::qemu::Qemu.memory_mib(settings)
         }
     }
 
@@ -232,9 +234,10 @@ impl Platform for Libvirt {
     }
 
     fn outlives(&self, seat: &Seat<'_>, settings: &Settings) -> Vec<Change> {
-        match self.is_external(settings) {
-            true => Vec::new(),
-            false => libvirt::outlives(seat, settings),
+        if self.is_external(settings) {
+            Vec::new()
+        } else {
+            libvirt::outlives(seat, settings)
         }
     }
 

@@ -76,9 +76,10 @@ pub(crate) fn find(
     ];
     Ok(LocalGuest {
         subject: guests.subject(guest, owner),
-        source: match guests.is_native(guest) {
-            true => Source::Measured,
-            false => Source::Emulated,
+        source: if guests.is_native(guest) {
+            Source::Measured
+        } else {
+            Source::Emulated
         },
         facts: facts.into_iter().flatten().collect(),
     })

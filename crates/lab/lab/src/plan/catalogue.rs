@@ -104,7 +104,8 @@ impl Catalogue {
         (self.shared_by(platform))
             .chain(platforms.flat_map(|p| p.parameters()))
             .chain(workloads.flat_map(|w| w.about().parameters))
-            .find_map(|parameter| parameter.written(key))
+            .copied()
+            .find(|parameter| parameter.key == key)
     }
 
     /// Every key of a platform, a workload or the lab.

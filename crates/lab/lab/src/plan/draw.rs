@@ -95,10 +95,6 @@ impl Draw {
     ) {
         if let Some(memory) = catalogue.parameter(platform, workload, MEMORY) {
             let mib = memory.integer(settings) + self.more_memory_mib;
-            // The key and its alias must not both be there.
-            settings
-                .0
-                .retain(|key, _| memory.keys().all(|known| known != key));
             settings
                 .0
                 .insert(memory.key.to_owned(), Level::Integer(mib));
@@ -142,7 +138,7 @@ mod tests {
     const PLAN: &str = "name = \"x\"\nseed = 7\ndraws = 8\n\
         [[platform]]\nkind = \"native\"\n\
         [[platform]]\nkind = \"qemu\"\nvm.memory_mib = 256\n\
-        [[platform]]\nkind = \"xen\"\nxen.memory_mib = 256\n\
+        [[platform]]\nkind = \"xen\"\nvm.memory_mib = 256\n\
         [[workload]]\nkind = \"iperf3-send\"\nname = \"paced\"\nrate_mbit = 50\n\
         [[workload]]\nkind = \"iperf3-send\"\nname = \"fast\"\n\
         [[workload]]\nkind = \"sysbench-oltp\"\nname = \"whole\"\nrate = 1000\n";
@@ -212,7 +208,6 @@ mod tests {
             let has_memory = one.record.platform_kind != "native";
             let memory = has_memory.then_some(&Level::Integer(264));
             assert_eq!(settings.0.get(MEMORY), memory, "{label}");
-            assert!(!settings.0.contains_key("xen.memory_mib"), "{label}");
         }
     }
 

@@ -227,46 +227,6 @@ fn each_size_of_a_xen_guest_is_compared_with_the_same_size_under_qemu() {
 }
 
 #[test]
-fn a_plan_with_xens_own_key_of_a_size_has_it_in_its_labels() {
-    let all = swept("xen.vcpus", "xen.memory_mib = 256").unwrap();
-    let labels: Vec<&str> = all
-        .iter()
-        .map(|treatment| treatment.record.label.as_str())
-        .collect();
-    let expected = [
-        "qemu · idle",
-        "xen · idle · xen.vcpus=1",
-        "xen · idle · xen.vcpus=2",
-    ];
-    assert_eq!(labels, expected);
-}
-
-#[test]
-fn a_size_that_is_given_by_both_of_its_keys_is_refused_where_the_second_is() {
-    for (factor, xen, place) in [
-        ("vm.vcpus", "xen.vcpus = 2", "swept.toml:9:5"),
-        ("xen.vcpus", "vm.vcpus = 2", "swept.toml:4:5"),
-        (
-            "xen.vcpus",
-            "[quick]\nsettings = { vm.vcpus = 2 }",
-            "swept.toml:4:5",
-        ),
-        (
-            "xen.vcpus",
-            "[[neighbour]]\nname = \"beside\"\nkind = \"idle\"\nvm.vcpus = 2",
-            "swept.toml:4:5",
-        ),
-    ] {
-        let refused = swept(factor, xen).unwrap_err().to_string();
-        assert!(
-            refused.contains("`vm.vcpus` and `xen.vcpus` are the same setting"),
-            "{refused}"
-        );
-        assert!(refused.contains(place), "{refused}");
-    }
-}
-
-#[test]
 fn of_very_many_mistakes_the_first_are_explained_and_the_rest_counted() {
     let syntax = "x\n".repeat(30_000);
     let mut unknown = GOOD.to_owned();

@@ -292,9 +292,10 @@ impl Plan {
             "auto" => *HAS_METER,
             _ => true,
         };
-        match self.meters.iter().any(is_metered) {
-            true => self.idle,
-            false => Duration::ZERO,
+        if self.meters.iter().any(is_metered) {
+            self.idle
+        } else {
+            Duration::ZERO
         }
     }
 }

@@ -64,9 +64,10 @@ impl NewRun<'_> {
                     path.display(),
                     run.name,
                     run.profile,
-                    match self.files.is_empty() {
-                        true => "",
-                        false => ", with the files that it had",
+                    if self.files.is_empty() {
+                        ""
+                    } else {
+                        ", with the files that it had"
                     }
                 )));
             }

@@ -114,15 +114,17 @@ impl Claim {
 
     /// A claim of bulk data over TCP into or out of the target, in writes of `length` bytes.
     pub fn bulk(into_target: bool, bytes_per_second: f64, length: i64) -> Self {
-        let account = match into_target {
-            true => Account::BytesToTarget,
-            false => Account::BytesFromTarget,
+        let account = if into_target {
+            Account::BytesToTarget
+        } else {
+            Account::BytesFromTarget
         };
         let amount = Amount::PerSecond(bytes_per_second);
         let claim = Self::at_most("TCP payload received", amount, account);
-        match length >= BULK_LENGTH {
-            true => claim.and_no_less(MOST_OF_BULK),
-            false => claim,
+        if length >= BULK_LENGTH {
+            claim.and_no_less(MOST_OF_BULK)
+        } else {
+            claim
         }
     }
 

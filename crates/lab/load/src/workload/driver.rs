@@ -307,9 +307,10 @@ pub fn start(
             service,
             programs,
             begun,
-            least: match is_fixed && !command.ramps {
-                true => length.saturating_sub(EARLY_END_TOLERANCE),
-                false => Duration::ZERO,
+            least: if is_fixed && !command.ramps {
+                length.saturating_sub(EARLY_END_TOLERANCE)
+            } else {
+                Duration::ZERO
             },
             limit,
         }),

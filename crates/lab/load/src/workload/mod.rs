@@ -497,9 +497,10 @@ pub trait Workload: Sync {
         first: Timing,
         settle: Duration,
     ) -> Outcome<Option<Box<dyn Load>>> {
-        let command = match client.streams_lines() {
-            true => self.ramp(target.about().address, levels, first, settle)?,
-            false => None,
+        let command = if client.streams_lines() {
+            self.ramp(target.about().address, levels, first, settle)?
+        } else {
+            None
         };
         let Some(command) = command else {
             return Ok(None);

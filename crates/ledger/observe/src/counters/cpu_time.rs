@@ -55,9 +55,10 @@ impl Pair {
         let changes = changes.map(|(now, before)| i128::from(*now) - i128::from(before));
         self.level += changes.sum::<i128>();
         let distance = u64::try_from(self.level.unsigned_abs()).unwrap_or(u64::MAX);
-        let change = match self.level < 0 {
-            true => Rule::TIME.change(distance, 0, most),
-            false => Rule::TIME.change(0, distance, most),
+        let change = if self.level < 0 {
+            Rule::TIME.change(distance, 0, most)
+        } else {
+            Rule::TIME.change(0, distance, most)
         };
         if !matches!(change, Change::Jittered(_)) {
             self.level = 0;

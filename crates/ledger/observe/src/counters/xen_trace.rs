@@ -134,13 +134,17 @@ impl Record {
         let words = at + extra as usize;
         // The last word must be there.
         word(words - 1)?;
-        let tsc = match has_tsc {
-            true => Some(u64::from(word(1)?) | u64::from(word(2)?) << 32),
-            false => None,
+        let tsc = if has_tsc {
+            Some(u64::from(word(1)?) | u64::from(word(2)?) << 32)
+        } else {
+            None
         };
-        let data = [0, 1].map(|index| match index < extra as usize {
-            true => word(at + index).unwrap_or_default(),
-            false => 0,
+        let data = [0, 1].map(|index| {
+            if index < extra as usize {
+                word(at + index).unwrap_or_default()
+            } else {
+                0
+            }
         });
         Some(Self {
             event: header & 0x0fff_ffff,

@@ -314,9 +314,12 @@ fn estimate(knob: &Knob, rates: &GuestRates) -> Result<Range, Unsupported> {
         return Err(Unsupported::Hidden(reason));
     }
     let frames = rates.received + rates.sent;
-    let of = |frames_a_second: f64| match frames > 0.0 {
-        true => exits.min(frames) * frames_a_second / frames,
-        false => 0.0,
+    let of = |frames_a_second: f64| {
+        if frames > 0.0 {
+            exits.min(frames) * frames_a_second / frames
+        } else {
+            0.0
+        }
     };
     let directions = [(knob.receives, rates.received), (knob.sends, rates.sent)];
     let directions = || {

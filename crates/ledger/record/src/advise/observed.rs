@@ -68,9 +68,10 @@ struct Row {
 /// # Errors
 /// When it cannot be read, or is neither.
 pub fn read(path: &Path) -> Result<Vec<GuestRates>, AdviseError> {
-    let mut rates = match store::is_recording(path) {
-        true => Recording::read(path)?.guests.iter().map(of_guest).collect(),
-        false => of_lines(path)?,
+    let mut rates = if store::is_recording(path) {
+        Recording::read(path)?.guests.iter().map(of_guest).collect()
+    } else {
+        of_lines(path)?
     };
     rates.sort_by(|a, b| b.cpu.total_cmp(&a.cpu));
     Ok(rates)
@@ -101,9 +102,10 @@ fn of_lines(path: &Path) -> Result<Vec<GuestRates>, AdviseError> {
         path: path.to_owned(),
         cause,
     };
-    let input: Box<dyn Read> = match path == Path::new("-") {
-        true => Box::new(io::stdin().lock()),
-        false => Box::new(std::fs::File::open(path).map_err(failed)?),
+    let input: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(std::fs::File::open(path).map_err(failed)?)
     };
     let mut guests: BTreeMap<(String, String), GuestRates> = BTreeMap::new();
     for (number, line) in BufReader::new(input.take(MOST_BYTES)).lines().enumerate() {

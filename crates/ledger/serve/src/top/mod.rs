@@ -63,9 +63,10 @@ pub fn run(mut watch: Watch, options: &TopOptions, stop: &AtomicBool) -> Result<
 fn print(watch: &mut Watch, options: &TopOptions, stop: &AtomicBool) -> Result<(), TopError> {
     watch.pass()?;
     let mut pace = Pace::new(options.interval);
-    let mut out = match options.json {
-        true => output::data(),
-        false => output::stdout(),
+    let mut out = if options.json {
+        output::data()
+    } else {
+        output::stdout()
     };
     let mut left = options.count;
     while left != Some(0) && pace.wait(stop) {

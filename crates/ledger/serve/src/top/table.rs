@@ -198,10 +198,10 @@ fn heading(view: &View) -> String {
         "BY"
     );
     for (heading, width, key) in COLUMNS {
-        let heading = match key == view.sort.key {
-            // The mark does not cover the name where the column is wide enough.
-            true => format!("{mark}{heading}").chars().take(width).collect(),
-            false => heading.to_owned(),
+        let heading = if key == view.sort.key {
+            format!("{mark}{heading}").chars().take(width).collect()
+        } else {
+            heading.to_owned()
         };
         text.push_str(&format!(" {heading:>width$}"));
     }

@@ -530,12 +530,13 @@ impl Extent {
             let metadata = path
                 .symlink_metadata()
                 .map_err(HostError::file("read", &path))?;
-            let inside = match metadata.is_dir() {
-                true => Self::of(&path)?,
-                false => Self {
+            let inside = if metadata.is_dir() {
+                Self::of(&path)?
+            } else {
+                Self {
                     bytes: metadata.len().next_multiple_of(4096),
                     entries: 1,
-                },
+                }
             };
             // An inode has 256 bytes, and an entry of a directory 8 beside its name.
             let name = entry.file_name().len() as u64;

@@ -70,14 +70,13 @@ impl<'a> Layer<'a> {
             implied()?;
             Ok(fsetxattr(folder, IMPLIED, b"y", XattrFlags::empty())?)
         };
-        match is_whiteout_entry(entry) {
-            true => self
-                .white_out(&entry.name, &mut mark)
+        if is_whiteout_entry(entry) {
+            self.white_out(&entry.name, &mut mark)
                 .map(|()| true)
-                .map_err(HostError::file("remove", path)),
-            false => self
-                .added(entry, content, &mut mark)
-                .map_err(HostError::file("create", path)),
+                .map_err(HostError::file("remove", path))
+        } else {
+            self.added(entry, content, &mut mark)
+                .map_err(HostError::file("create", path))
         }
     }
 

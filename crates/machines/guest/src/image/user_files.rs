@@ -66,12 +66,13 @@ pub fn ensure(
     let fill = |making: &Making<'_>, progress: &mut dyn FnMut(&str)| {
         progress("adding the plan's files to the image");
         let tree = Tree::open(making.root)?;
-        match copy(paths, &tree, BOUNDS)? == digest {
-            true => Ok(()),
-            false => Err(HostError::Busy {
+        if copy(paths, &tree, BOUNDS)? == digest {
+            Ok(())
+        } else {
+            Err(HostError::Busy {
                 what: "the files of the plan changed while they were copied".to_owned(),
                 remedy: "start the run again".to_owned(),
-            }),
+            })
         }
     };
     above::ensure(&cache_dir()?, &hash, base, find, fill, progress)

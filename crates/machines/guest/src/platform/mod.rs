@@ -52,9 +52,10 @@ fn release() -> String {
 
 /// The fact for the record on how a kernel (`whose`) reads and writes a scratch disk's image.
 fn backing(direct: bool, whose: &str) -> (String, String) {
-    let how = match direct {
-        true => "direct".to_owned(),
-        false => format!("through {whose} page cache"),
+    let how = if direct {
+        "direct".to_owned()
+    } else {
+        format!("through {whose} page cache")
     };
     ("scratch.backing".to_owned(), how)
 }

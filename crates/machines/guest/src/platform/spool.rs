@@ -132,9 +132,10 @@ fn place(at: u64) -> u64 {
 fn store(file: &File, mut at: u64, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let from = place(at);
-        let room = match at < HEAD_OUTPUT as u64 {
-            true => HEAD_OUTPUT as u64 - at,
-            false => WHOLE - from,
+        let room = if at < HEAD_OUTPUT as u64 {
+            HEAD_OUTPUT as u64 - at
+        } else {
+            WHOLE - from
         };
         let length = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));
         let (now, rest) = bytes.split_at(length);

@@ -67,12 +67,13 @@ impl Client {
             owner: self.owner.clone(),
             cgroups: self.entry.client.folders(),
             // The client's share of the host's network is unknown, and a guest's tap belongs to the guest.
-            net_devices: match self.has_veth {
-                false => Vec::new(),
-                true => vec![NetDevice {
+            net_devices: if !self.has_veth {
+                Vec::new()
+            } else {
+                vec![NetDevice {
                     namespace_of: self.entry.holder,
                     name: link::veth(&link::numbered("client", self.entry.seat)),
-                }],
+                }]
             },
             ..Subject::default()
         }
@@ -291,9 +292,10 @@ mod tests {
             (format!("{{ {script}; }} >&2"), true),
         ] {
             let finished = printed(&script);
-            let output = match is_error {
-                true => finished.stderr,
-                false => finished.stdout,
+            let output = if is_error {
+                finished.stderr
+            } else {
+                finished.stdout
             };
             assert!(output.starts_with(b"begin\n") && output.ends_with(b"\0\nend\n"));
             let note = output.windows(7).position(|bytes| bytes == b"\n[vtax:");

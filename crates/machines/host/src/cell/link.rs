@@ -363,9 +363,10 @@ pub fn offloads_off(device: &str) -> String {
 
 /// The shell line that disables a device's offloads where the link has none, for a script.
 fn offloads_of(link: &LinkConfig, device: &str) -> String {
-    match link.offloads {
-        true => String::new(),
-        false => offloads_off(device) + "\n",
+    if link.offloads {
+        String::new()
+    } else {
+        offloads_off(device) + "\n"
     }
 }
 

@@ -226,9 +226,10 @@ impl<'a> Seat<'a> {
             0 => Owner::Client,
             _ => Owner::Client.of(&self.owner()),
         };
-        let space = match self.config.is_outside {
-            true => Space::Outside,
-            false => Space::Client,
+        let space = if self.config.is_outside {
+            Space::Outside
+        } else {
+            Space::Client
         };
         let has_veth = !self.config.is_outside && self.link().switch != Switch::None;
         Client::new(self.entry(), owner, space, has_veth)

@@ -93,9 +93,10 @@ impl GuestSetting {
             if !words.contains(word) {
                 return Err(wrong(format!("`{word}` is not known")));
             }
-            let fits = match word.starts_with("adaptive") {
-                true => ["on", "off"].contains(value),
-                false => value.parse::<u32>().is_ok(),
+            let fits = if word.starts_with("adaptive") {
+                ["on", "off"].contains(value)
+            } else {
+                value.parse::<u32>().is_ok()
             };
             if !fits {
                 return Err(wrong(format!("`{value}` is no value of `{word}`")));

@@ -180,9 +180,10 @@ impl Header<'_> {
     }
 
     fn check(&self) -> Result<(), Refusal> {
-        match has_checksum(self.0) && self.field(257, 5) == b"ustar" {
-            true => Ok(()),
-            false => Err(malformed("a header is not one of a tar archive")),
+        if has_checksum(self.0) && self.field(257, 5) == b"ustar" {
+            Ok(())
+        } else {
+            Err(malformed("a header is not one of a tar archive"))
         }
     }
 
@@ -208,9 +209,10 @@ impl Header<'_> {
         let name = extended.name.unwrap_or_else(|| {
             let name = self.field(0, 100);
             // GNU tar has other fields in the place of the prefix.
-            match self.0.get(257..263) == Some(b"ustar\0") && !self.field(345, 155).is_empty() {
-                true => [self.field(345, 155), b"/", name].concat(),
-                false => name.to_vec(),
+            if self.0.get(257..263) == Some(b"ustar\0") && !self.field(345, 155).is_empty() {
+                [self.field(345, 155), b"/", name].concat()
+            } else {
+                name.to_vec()
             }
         });
         let shown = String::from_utf8_lossy(&name).into_owned();

@@ -257,9 +257,10 @@ impl Pool {
     /// # Errors
     /// When there is none, or more than one.
     pub fn one(&self, name: &str, template: bool) -> Result<(String, Vm), HostError> {
-        let (what, all) = match template {
-            true => ("template", "xe template-list"),
-            false => ("VM", "xe vm-list"),
+        let (what, all) = if template {
+            ("template", "xe template-list")
+        } else {
+            ("VM", "xe vm-list")
         };
         let mut found = self.named(name)?;
         found.retain(|(_, vm)| vm.is_a_template == template && !vm.is_control_domain);

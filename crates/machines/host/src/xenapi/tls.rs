@@ -152,9 +152,10 @@ impl ServerCertVerifier for Fingerprints {
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let found = format!("{:x}", Sha256::digest(end_entity));
-        match self.fingerprints.contains(&found) {
-            true => Ok(ServerCertVerified::assertion()),
-            false => Err(CertificateError::UnknownIssuer.into()),
+        if self.fingerprints.contains(&found) {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(CertificateError::UnknownIssuer.into())
         }
     }
 

@@ -171,9 +171,10 @@ fn kernels_call(events: bool) -> Sides {
 }
 
 fn features(events: bool) -> Features {
-    match events {
-        true => Features::RING_PACKED.with(Features::EVENT_IDX),
-        false => Features::RING_PACKED,
+    if events {
+        Features::RING_PACKED.with(Features::EVENT_IDX)
+    } else {
+        Features::RING_PACKED
     }
 }
 
@@ -231,10 +232,10 @@ fn packed_call(events: bool) -> Sides {
             ring.wants_signal()
         }),
         shared: [(PackedDriver::DRIVER_EVENT, 4), SLOT],
-        theirs: match events {
-            // At the first slot, in the first lap.
-            true => |shared| asks_for_the_slot(2 << 16 | 1 << 15, shared),
-            false => |shared| asks_for_the_slot(0, shared),
+        theirs: if events {
+            |shared| asks_for_the_slot(2 << 16 | 1 << 15, shared)
+        } else {
+            |shared| asks_for_the_slot(0, shared)
         },
     }
 }

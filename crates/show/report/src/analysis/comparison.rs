@@ -322,9 +322,10 @@ impl Comparison {
             Some(tax) => (tax.n, tax.paired),
             None => (1, self.ratio.map(|_| true)?),
         };
-        let repetition = match self.judgement.over_machines {
-            true => "machine",
-            false => self.certainty.repetition(paired),
+        let repetition = if self.judgement.over_machines {
+            "machine"
+        } else {
+            self.certainty.repetition(paired)
         };
         Some(counted(n, repetition))
     }

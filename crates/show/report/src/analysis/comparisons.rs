@@ -206,9 +206,10 @@ const ASKED_EFFECT: f64 = 0.02;
 
 /// The effect for the estimate of repetitions: the plan's minimum effect, or the default without one.
 pub(crate) fn asked_effect(minimum_effect: f64) -> f64 {
-    match minimum_effect > 0.0 {
-        true => minimum_effect,
-        false => ASKED_EFFECT,
+    if minimum_effect > 0.0 {
+        minimum_effect
+    } else {
+        ASKED_EFFECT
     }
 }
 

@@ -86,11 +86,10 @@ fn idle<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> {
             .not_idle
             .as_deref()
             .unwrap_or("the meters could not be read");
-        let instead = match idle.is_empty() {
-            true => {
-                "; energy above idle is above what the model states for an idle host, and a meter states nothing"
-            }
-            false => "",
+        let instead = if idle.is_empty() {
+            "; energy above idle is above what the model states for an idle host, and a meter states nothing"
+        } else {
+            ""
         };
         lines.push(format!(
             "{} of {} not idle and left out, for instance: {reason}{instead}",

@@ -107,9 +107,10 @@ pub(super) fn judge(comparison: &mut Comparison, minimum_effect: f64) {
                 high: own.high.max(ends.high),
             });
     }
-    let shown = match knee.contains_one() {
-        true => Verdict::NoDifferenceShown,
-        false => stats::exact_verdict(knee.ratio, minimum_effect),
+    let shown = if knee.contains_one() {
+        Verdict::NoDifferenceShown
+    } else {
+        stats::exact_verdict(knee.ratio, minimum_effect)
     };
     let is_significant = comparison.judgement.adjusted_p.is_none_or(|p| p < 0.05);
     // The end that is closed counts pairs, and nothing is known of the other: machines may disagree.
@@ -118,10 +119,13 @@ pub(super) fn judge(comparison: &mut Comparison, minimum_effect: f64) {
         Verdict::Different if is_open_over_machines => Verdict::NoDifferenceShown,
         Verdict::Different if knee.contains_one() => Verdict::NoDifferenceShown,
         _ if comparison.certainty.is_exact() => shown,
-        Verdict::TooFewTrials if knee.n >= FEWEST_PAIRS => match is_significant {
-            true => shown,
-            false => Verdict::NoDifferenceShown,
-        },
+        Verdict::TooFewTrials if knee.n >= FEWEST_PAIRS => {
+            if is_significant {
+                shown
+            } else {
+                Verdict::NoDifferenceShown
+            }
+        }
         other => other,
     };
 }
@@ -138,9 +142,10 @@ pub fn knee_in_words(summary: &TreatmentSummary) -> Option<String> {
         Some(knee) => {
             let low = over_trials(objective).and_then(|ends| ends.low);
             let is_bound = objective.held_to_last + objective.late + objective.unsupported > 0;
-            let value = match is_bound {
-                true => low.unwrap_or(knee.description.mean),
-                false => knee.description.mean,
+            let value = if is_bound {
+                low.unwrap_or(knee.description.mean)
+            } else {
+                knee.description.mean
             };
             let shown = estimate(value, knee.interval, knee.unit).line();
             let n = knee.description.n;

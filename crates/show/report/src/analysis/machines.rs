@@ -46,9 +46,10 @@ impl Fleet {
             blocks,
             notes: together.notes.clone(),
             // An emulated host is the same on every machine.
-            of: match place.starts_with("testbed:") {
-                true => BTreeMap::new(),
-                false => machines.blocks.clone(),
+            of: if place.starts_with("testbed:") {
+                BTreeMap::new()
+            } else {
+                machines.blocks.clone()
             },
         }
     }
@@ -131,9 +132,10 @@ impl Fleet {
                     "{}, {}: {} by a factor of {:.3} [{:.3}–{:.3}], p = {:.3}.",
                     comparison.treatment,
                     comparison.title,
-                    match found.is_shown() {
-                        true => "machines disagree",
-                        false => "no disagreement of machines is shown; they differ",
+                    if found.is_shown() {
+                        "machines disagree"
+                    } else {
+                        "no disagreement of machines is shown; they differ"
                     },
                     found.factor,
                     found.interval.low,

@@ -162,18 +162,21 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     }
     let compared = comparisons.iter().map(|one| (one, pairs_of(one)));
     let compared: Vec<(&Comparison, checks::Pairs)> = compared.collect();
-    let mut checks = match provisional {
-        true => Vec::new(),
-        false => checks::lines(&summaries, &compared, &places(&block_of)),
+    let mut checks = if provisional {
+        Vec::new()
+    } else {
+        checks::lines(&summaries, &compared, &places(&block_of))
     };
     checks.extend(quantiles::line(&summaries));
-    let variance = match provisional {
-        true => Vec::new(),
-        false => variance::by_level(&summaries, &rows, &fleet, &comparisons),
+    let variance = if provisional {
+        Vec::new()
+    } else {
+        variance::by_level(&summaries, &rows, &fleet, &comparisons)
     };
-    let shifts = match provisional {
-        true => Vec::new(),
-        false => shifts::shifts(&summaries, &trials, &fleet, run.minimum_effect),
+    let shifts = if provisional {
+        Vec::new()
+    } else {
+        shifts::shifts(&summaries, &trials, &fleet, run.minimum_effect)
     };
     let workloads = distinct(treatments.iter().map(|of| of.workload.clone()));
     let source = summaries

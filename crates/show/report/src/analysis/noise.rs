@@ -44,9 +44,10 @@ pub(super) fn lines(analysis: &Analysis) -> Vec<String> {
         .map(|((workload, title), ends)| {
             let (least, most) = (percent(ends.0), percent(ends.1));
             // Treatments scatter differently.
-            let range = match least == most {
-                true => most,
-                false => format!("{least} to ±{most}"),
+            let range = if least == most {
+                most
+            } else {
+                format!("{least} to ±{most}")
             };
             format!("{title} in {workload} ±{range}")
         })

@@ -200,9 +200,10 @@ impl<'a> Paired<'a> {
             distribution: of.distribution.to_owned(),
             level: of.level.map(str::to_owned),
             level_is_kept: of.level_is_kept,
-            n: match over_machines {
-                true => machines.len(),
-                false => self.pairs.len(),
+            n: if over_machines {
+                machines.len()
+            } else {
+                self.pairs.len()
             },
             over_machines,
             certainty: self.certainty,
@@ -289,16 +290,18 @@ impl<'a> Paired<'a> {
         }
         let level = shift.level.as_ref();
         let level = level.map_or_else(String::new, |level| format!(" at {level}"));
-        let unit = match shift.over_machines {
-            true => "machine",
-            false => shift.certainty.repetition(true),
+        let unit = if shift.over_machines {
+            "machine"
+        } else {
+            shift.certainty.repetition(true)
         };
-        let (own, other) = match self.summary.noun == self.baseline.noun {
-            true => (
+        let (own, other) = if self.summary.noun == self.baseline.noun {
+            (
                 &self.summary.treatment.label,
                 &self.baseline.treatment.label,
-            ),
-            false => (&self.summary.noun, &self.baseline.noun),
+            )
+        } else {
+            (&self.summary.noun, &self.baseline.noun)
         };
         Some(format!(
             "Of the {} of {own} against {other} in {}{level}, {} (n = {}; intervals of all quantiles hold together).",

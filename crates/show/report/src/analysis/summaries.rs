@@ -254,9 +254,10 @@ pub(crate) struct CommonLevel<'a> {
 
 /// The words for such a level in a caption; none for a steady load.
 pub(crate) fn at_level(name: Option<&str>, is_kept: bool) -> String {
-    let which = match is_kept {
-        true => "the highest load that all kept",
-        false => "the lowest load, which not all kept",
+    let which = if is_kept {
+        "the highest load that all kept"
+    } else {
+        "the lowest load, which not all kept"
     };
     name.map_or_else(String::new, |name| format!(" at {name}, {which}"))
 }

@@ -82,12 +82,11 @@ pub(in crate::analysis) fn is_wanted(owner: &Owner, metric: &str) -> bool {
     let power = [counter::ENERGY, counter::POWER]
         .map(|family| family.part(metric).is_some())
         .contains(&true);
-    match owner.is_host() {
-        true => {
-            let of_host = OF_HOSTS.contains(&metric) || COLUMNS.contains(&metric);
-            of_host || *owner == Owner::Host && power
-        }
-        false => OF_OWNERS.contains(&metric),
+    if owner.is_host() {
+        let of_host = OF_HOSTS.contains(&metric) || COLUMNS.contains(&metric);
+        of_host || *owner == Owner::Host && power
+    } else {
+        OF_OWNERS.contains(&metric)
     }
 }
 
@@ -225,9 +224,10 @@ impl<'a> Counted<'a> {
     }
 
     fn find(&self, owner: &Owner, name: &str) -> Option<&Advances<'a>> {
-        let series = match self.is_elsewhere && *owner != Owner::Target {
-            true => self.series.get(&owner.of(&Owner::Target)),
-            false => self.series.get(owner),
+        let series = if self.is_elsewhere && *owner != Owner::Target {
+            self.series.get(&owner.of(&Owner::Target))
+        } else {
+            self.series.get(owner)
         };
         series?.get(name)
     }

@@ -79,9 +79,10 @@ pub(super) fn by_level(
                 measured_seconds: phase("measured"),
                 best_measured_seconds: best.map(|samples| samples * SAMPLE),
                 repetitions: needed.map(|needed| needed.n),
-                repetition: match comparison.is_some_and(|of| of.judgement.over_machines) {
-                    true => "machine",
-                    false => "block",
+                repetition: if comparison.is_some_and(|of| of.judgement.over_machines) {
+                    "machine"
+                } else {
+                    "block"
                 },
                 levels,
             });
@@ -118,9 +119,10 @@ fn of_metric(
     let found = components(&design, 4)?;
     // The only trial of each block is not separable from its block.
     let is_one_each = found.get(1).is_none_or(Option::is_none);
-    let names = match is_one_each {
-        true => ["sample", "", "trial", "machine"],
-        false => ["sample", "trial", "block", "machine"],
+    let names = if is_one_each {
+        ["sample", "", "trial", "machine"]
+    } else {
+        ["sample", "trial", "block", "machine"]
     };
     let all: f64 = found.iter().flatten().map(|of| of.variance).sum();
     let levels = names

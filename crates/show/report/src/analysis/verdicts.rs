@@ -84,9 +84,10 @@ impl Analysis {
             .map(|flag| flag.to_string())
             .collect();
         let flags: Vec<String> = flags.into_iter().collect();
-        let flags = match flags.is_empty() {
-            true => String::new(),
-            false => format!(" ({})", flags.join(", ")),
+        let flags = if flags.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", flags.join(", "))
         };
         PlatformVerdict {
             platform: platform.to_owned(),

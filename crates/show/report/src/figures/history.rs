@@ -98,9 +98,10 @@ fn caption(series: &Series) -> String {
         0 => "The line is the geometric mean of the runs.",
         _ => "The lines are the levels that the changepoints separate.",
     };
-    let bars = match series.exact {
-        true => "The numbers are exact.",
-        false => "Each point is a run with its 95 % confidence interval.",
+    let bars = if series.exact {
+        "The numbers are exact."
+    } else {
+        "Each point is a run with its 95 % confidence interval."
     };
     format!("{bars} {lines}")
 }

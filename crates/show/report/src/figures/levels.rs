@@ -72,9 +72,10 @@ pub(super) fn levels(context: &Context) -> Vec<Figure> {
 /// The metric that measures the achieved load.
 fn achieved(treatments: &[&TreatmentSummary]) -> &'static Metric {
     let mut levels = treatments.iter().flat_map(|summary| &summary.levels);
-    match levels.any(|level| level.metric(metric::THROUGHPUT.name).is_some()) {
-        true => metric::THROUGHPUT,
-        false => metric::RATE,
+    if levels.any(|level| level.metric(metric::THROUGHPUT.name).is_some()) {
+        metric::THROUGHPUT
+    } else {
+        metric::RATE
     }
 }
 

@@ -121,26 +121,23 @@ impl<'a> Values<'a> {
         let (low, high) = self.span();
         let values = self.own.iter().flat_map(|(_, own)| &own.values);
         let least = values.fold(f64::INFINITY, |least, (_, value)| least.min(*value));
-        let (title, scale, axis) = match far_apart && least > 0.0 {
-            true => {
-                let (low, high) = (least / self.scale / room, high * room);
-                (
-                    format!("{} (logarithmic)", self.unit).trim().to_owned(),
-                    json!({"type": "log", "domain": [low, high], "nice": false}),
-                    json!({"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}),
-                )
-            }
-            false => {
-                let domain = match high > low {
-                    true => [room * low, room * high],
-                    false => [0.0, 1.0],
-                };
-                (
-                    self.unit.clone(),
-                    json!({"domain": domain, "nice": true}),
-                    json!({"tickCount": 5}),
-                )
-            }
+        let (title, scale, axis) = if far_apart && least > 0.0 {
+            let (low, high) = (least / self.scale / room, high * room);
+            (
+                format!("{} (logarithmic)", self.unit).trim().to_owned(),
+                json!({"type": "log", "domain": [low, high], "nice": false}),
+                json!({"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}),
+            )
+        } else {
+            let domain = match high > low {
+                true => [room * low, room * high],
+                false => [0.0, 1.0],
+            };
+            (
+                self.unit.clone(),
+                json!({"domain": domain, "nice": true}),
+                json!({"tickCount": 5}),
+            )
         };
         move |field| json!({"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis})
     }

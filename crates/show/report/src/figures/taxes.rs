@@ -13,13 +13,12 @@ use vtax_results::stats::Verdict;
 /// The caption of the figure of taxes.
 fn caption_of_taxes(kinds: Kinds, has_gains: bool) -> String {
     let bars = kinds.bars("bars", "");
-    let mut caption = match kinds.has_intervals() {
-        false => {
-            format!("Ratios to the baseline. {bars} On the dashed line at 1 both are the same.")
-        }
-        true => format!(
+    let mut caption = if !kinds.has_intervals() {
+        format!("Ratios to the baseline. {bars} On the dashed line at 1 both are the same.")
+    } else {
+        format!(
             "Geometric mean of the ratios of trials of the same block; {bars} A bar that crosses the dashed line at 1 shows no difference."
-        ),
+        )
     };
     caption += " Left of the line is cheaper, right of it dearer";
     if has_gains {

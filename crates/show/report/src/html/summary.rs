@@ -214,9 +214,10 @@ fn legend(analysis: &Analysis) -> Markup {
 fn left_out(analysis: &Analysis) -> Markup {
     let counts = analysis.counts;
     // A provisional report includes its suspect trials.
-    let suspect = match analysis.provisional {
-        true => 0,
-        false => counts.suspect,
+    let suspect = if analysis.provisional {
+        0
+    } else {
+        counts.suspect
     };
     let all = [
         (suspect, "marked suspect"),

@@ -175,9 +175,10 @@ fn scatter(metric: &MetricSummary) -> String {
 
 /// The number of trials.
 fn size(metric: &MetricSummary) -> String {
-    let exact = match metric.certainty.is_exact() {
-        true => "exact, ",
-        false => "",
+    let exact = if metric.certainty.is_exact() {
+        "exact, "
+    } else {
+        ""
     };
     format!("{exact}n = {}", metric.description.n)
 }

@@ -44,11 +44,12 @@ pub fn ratio_over_time(
     let centre = after.logarithm - before.logarithm;
     let is_enough = n >= FEWEST_BLOCKS && after.windows().min(before.windows()) >= FEWEST_WINDOWS;
     let mut random = Random::new(seed);
-    let estimates: Vec<f64> = match is_enough {
-        true => (0..RESAMPLES)
+    let estimates: Vec<f64> = if is_enough {
+        (0..RESAMPLES)
             .map(|_| after.resampled(&mut random) - before.resampled(&mut random))
-            .collect(),
-        false => Vec::new(),
+            .collect()
+    } else {
+        Vec::new()
     };
     // Resamples whose work is zero have no ratio.
     let estimates: Vec<f64> = estimates

@@ -30,9 +30,10 @@ pub fn judge_family(taxes: &[Tax], minimum_effect: f64) -> Vec<Judged> {
     let selected = adjusted.iter().filter(|p| **p < ALPHA).count().max(1);
     let complement = ALPHA * selected as f64 / taxes.len() as f64;
     let judged = taxes.iter().zip(adjusted).map(|(tax, adjusted_p)| {
-        let interval = match selected == taxes.len() {
-            true => tax.interval,
-            false => wider(tax, 1.0 - complement),
+        let interval = if selected == taxes.len() {
+            tax.interval
+        } else {
+            wider(tax, 1.0 - complement)
         };
         Judged {
             adjusted_p,

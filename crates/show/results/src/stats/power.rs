@@ -62,9 +62,10 @@ fn fewest(is_enough: impl Fn(usize) -> bool) -> Option<usize> {
     }
     while few < many {
         let middle = few + (many - few) / 2;
-        match is_enough(middle) {
-            true => many = middle,
-            false => few = middle + 1,
+        if is_enough(middle) {
+            many = middle
+        } else {
+            few = middle + 1
         }
     }
     Some(few)

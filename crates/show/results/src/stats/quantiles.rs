@@ -54,13 +54,14 @@ pub fn values_to_support(quantile: f64) -> Option<u64> {
 /// When they do not.
 pub fn supports(values: u64, quantile: f64) -> Result<(), Unsupported> {
     let needed = values_to_support(quantile).unwrap_or(u64::MAX);
-    match values < needed {
-        true => Err(Unsupported {
+    if values < needed {
+        Err(Unsupported {
             quantile,
             values,
             needed,
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 
@@ -75,9 +76,10 @@ fn ranks(values: u64, quantile: f64) -> Result<(u64, u64), Unsupported> {
         let (mut low, mut high) = (1, values);
         while low < high {
             let middle = low + (high - low).div_ceil(2);
-            match holds(middle) {
-                true => low = middle,
-                false => high = middle - 1,
+            if holds(middle) {
+                low = middle
+            } else {
+                high = middle - 1
             }
         }
         low

@@ -201,9 +201,10 @@ fn without_outliers(series: &[f64]) -> Vec<f64> {
     let runs = found.chunk_by(|one, next| one.2 == next.2);
     let kept = runs.flat_map(|run| {
         run.iter().map(|(value, centre, side)| {
-            match *side == Ordering::Equal || run.len() >= SHORTEST_SEGMENT {
-                true => *value,
-                false => *centre,
+            if *side == Ordering::Equal || run.len() >= SHORTEST_SEGMENT {
+                *value
+            } else {
+                *centre
             }
         })
     });

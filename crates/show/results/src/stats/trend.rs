@@ -69,9 +69,10 @@ pub fn correlation(first: &[f64], second: &[f64]) -> Option<(f64, f64)> {
     }
     let degrees = u32::try_from(n - 2).unwrap_or(u32::MAX);
     let rest = 1.0 - r * r;
-    let p = match rest > 0.0 {
-        true => student_beyond(r.abs() * (f64::from(degrees) / rest).sqrt(), degrees),
-        false => 0.0,
+    let p = if rest > 0.0 {
+        student_beyond(r.abs() * (f64::from(degrees) / rest).sqrt(), degrees)
+    } else {
+        0.0
     };
     Some((r, p))
 }

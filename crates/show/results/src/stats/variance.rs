@@ -100,9 +100,10 @@ pub fn components(design: &Nested, levels: usize) -> Option<Vec<Option<Component
                 .sum::<f64>();
             explained += own * below / means.len() as f64;
         }
-        let variance = match degrees > 0.0 {
-            true => (squares - explained) / degrees,
-            false => 0.0,
+        let variance = if degrees > 0.0 {
+            (squares - explained) / degrees
+        } else {
+            0.0
         };
         raw.push(variance);
         found.push((degrees > 0.0).then(|| Component {

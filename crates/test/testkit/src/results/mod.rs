@@ -101,9 +101,10 @@ impl Metrics {
         let is_modelled = name.starts_with("power") || name.starts_with("energy");
         let metric = Metric {
             quantity: Quantity::new(value, unit.parse().unwrap()),
-            source: match is_modelled {
-                true => self.source.combine(Source::Modelled),
-                false => self.source,
+            source: if is_modelled {
+                self.source.combine(Source::Modelled)
+            } else {
+                self.source
             },
             model: is_modelled.then(|| "a published curve".to_owned()),
             meter: None,

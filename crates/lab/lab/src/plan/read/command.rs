@@ -156,14 +156,14 @@ impl Reader<'_, &Catalogue> {
                 && name
                     .chars()
                     .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c));
-            match is_name {
-                true => packages.push(name),
-                false => self
-                    .complain(
-                        offset,
-                        format!("`{name}` is not the name of a Debian package"),
-                    )
-                    .help_with("names have small letters, digits and + - ."),
+            if is_name {
+                packages.push(name)
+            } else {
+                self.complain(
+                    offset,
+                    format!("`{name}` is not the name of a Debian package"),
+                )
+                .help_with("names have small letters, digits and + - .")
             }
         }
         packages.sort();

@@ -133,7 +133,6 @@ impl Reader<'_, &Catalogue> {
             quick,
         };
         self.size(root, &plan);
-        self.given_once(root, &plan);
         self.place_of_clients(root, &plan);
         self.gates_apply(&gates, &plan);
         self.files_apply(root, &plan);
@@ -236,7 +235,7 @@ impl Reader<'_, &Catalogue> {
             // `("", kind)` would also accept every platform's keys, so only the entry's own parameters are searched.
             let own = self.own_parameters(section, kind).iter();
             let mut known = own.chain(self.catalogue.shared_by(platform));
-            let Some(parameter) = known.find_map(|parameter| parameter.written(&full)) else {
+            let Some(parameter) = known.find(|parameter| parameter.key == full) else {
                 let valid = self.own_keys(section, kind, platform);
                 let valid: Vec<String> = valid.map(str::to_owned).collect();
                 self.unknown(
@@ -361,54 +360,6 @@ impl Reader<'_, &Catalogue> {
                 format!("no platform or workload of this plan has the setting `{key}`"),
             )
             .help_with("leave it out: it would do nothing");
-        }
-    }
-
-    /// Refuses a setting that is given under both of its keys.
-    fn given_once(&mut self, root: &DeTable<'_>, plan: &Plan) {
-        let tables = [root.get("settings"), root.get("factors"), root.get("quick")];
-        let entries =
-            ["platform", "neighbour"].map(|section| root.get(section)?.get_ref().as_array());
-        let tables: Vec<&DeTable<'_>> = (tables.into_iter().flatten())
-            .chain(entries.into_iter().flatten().flatten())
-            .filter_map(|value| value.get_ref().as_table())
-            .collect();
-        for platform in &plan.platforms {
-            let beside = plan
-                .neighbours
-                .iter()
-                .filter_map(|beside| match &beside.kind {
-                    NeighbourKind::Guest {
-                        platform: place,
-                        settings,
-                        ..
-                    } if place.as_ref().is_none_or(|name| *name == platform.name) => Some(settings),
-                    _ => None,
-                });
-            let settings: Vec<&Settings> =
-                [&plan.settings, &plan.quick.settings, &platform.settings]
-                    .into_iter()
-                    .chain(beside)
-                    .collect();
-            let is_given = |key: &str| {
-                plan.factors.contains_key(key)
-                    || settings.iter().any(|settings| settings.0.contains_key(key))
-            };
-            let kind = self.catalogue.platform(&platform.kind);
-            for parameter in kind.map(|kind| kind.parameters()).unwrap_or_default() {
-                let Some(twice) = parameter.given_twice(is_given) else {
-                    continue;
-                };
-                let offset =
-                    tables
-                        .iter()
-                        .flat_map(|table| flatten(table))
-                        .find_map(|(key, offset, _)| {
-                            let key = key.strip_prefix("settings.").unwrap_or(&key);
-                            (parameter.alias == Some(key)).then_some(offset)
-                        });
-                self.complain(offset.unwrap_or(0), twice);
-            }
         }
     }
 

@@ -410,15 +410,12 @@ fn steps(planned: Planned<'_>, treatment: &PlannedTreatment) -> Vec<String> {
     for guest in treatment.guests() {
         let platform = planned.catalogue.platform(guest.platform_kind);
         let is_external = platform.is_some_and(|platform| platform.is_external(guest.settings));
-        steps.push(match is_external {
-            true => format!(
-                "log into the existing guest of {}, copy vtax ({} MiB) into an unlinked file of its /var/tmp, and \
-                 start it in namespaces with a /tmp of their own",
-                treatment.record.platform,
-                own_size_kib() >> 10
-            ),
-            false => format!("start {} ({}) in a cell of this host", guest.name, guest.platform_kind),
-        });
+        steps.push(if is_external { format!(
+            "log into the existing guest of {}, copy vtax ({} MiB) into an unlinked file of its /var/tmp, and \
+             start it in namespaces with a /tmp of their own",
+            treatment.record.platform,
+            own_size_kib() >> 10
+        ) } else { format!("start {} ({}) in a cell of this host", guest.name, guest.platform_kind) });
         let Some(workload) = planned.catalogue.workload(guest.workload_kind) else {
             continue;
         };
@@ -435,9 +432,10 @@ fn steps(planned: Planned<'_>, treatment: &PlannedTreatment) -> Vec<String> {
         let load = (guest.settings.0.iter())
             .filter_map(|(key, level)| Some(format!("{} = {level}", key.strip_prefix("load.")?)));
         let load: Vec<String> = load.collect();
-        let with = match load.is_empty() {
-            true => String::new(),
-            false => format!(" ({})", load.join(", ")),
+        let with = if load.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", load.join(", "))
         };
         steps.push(format!(
             "load it by {}{with}: {}",
@@ -449,9 +447,10 @@ fn steps(planned: Planned<'_>, treatment: &PlannedTreatment) -> Vec<String> {
     let longest = treatment
         .profile
         .longest(plan.duration, 1 + treatment.neighbours.len());
-    let warm_up = match plan.warmup.is_zero() {
-        true => String::new(),
-        false => format!("warm up for {:.0?} and ", plan.warmup),
+    let warm_up = if plan.warmup.is_zero() {
+        String::new()
+    } else {
+        format!("warm up for {:.0?} and ", plan.warmup)
     };
     steps.push(format!(
         "{warm_up}measure for {longest:.0?}, or until the load ends"

@@ -101,12 +101,11 @@ impl Findings<'_, '_> {
         let of_load = result.suspect.iter().chain(&result.unreached);
         trial.suspect.extend(of_load.cloned());
         let is_late = |late: &Lateness| self.metering.is_late(late);
-        let late = match is_steady {
-            true => {
-                let late = result.late.as_ref().filter(|late| is_late(late));
-                late.map(|late| late.text.clone())
-            }
-            false => late_in_a_ramp(&measured.windows, &is_late),
+        let late = if is_steady {
+            let late = result.late.as_ref().filter(|late| is_late(late));
+            late.map(|late| late.text.clone())
+        } else {
+            late_in_a_ramp(&measured.windows, &is_late)
         };
         trial.suspect.extend(late);
         let contradictions = self.contradictions(&measured.windows, is_steady);
@@ -154,9 +153,10 @@ impl Findings<'_, '_> {
     fn contradictions(&self, windows: &[MeasuredWindow], is_steady: bool) -> Vec<String> {
         let mut found = Vec::new();
         for window in windows {
-            let place = match is_steady {
-                true => String::new(),
-                false => format!("{}: ", window.name),
+            let place = if is_steady {
+                String::new()
+            } else {
+                format!("{}: ", window.name)
             };
             for (index, guest) in self.guests.iter().enumerate() {
                 let Some(result) = window.results.get(guest.spec.name) else {
@@ -182,14 +182,13 @@ impl Findings<'_, '_> {
                 let owner = &guest.target.about().subject.owner;
                 let counted = of.delta(owner, counter::CPU_TOTAL);
                 let reasons = left.reasons(counted.map(|nanoseconds| nanoseconds / 1e9));
-                found.extend(
-                    reasons
-                        .into_iter()
-                        .map(|reason| match guest.spec.is_target() {
-                            true => reason,
-                            false => format!("{owner}: {reason}"),
-                        }),
-                );
+                found.extend(reasons.into_iter().map(|reason| {
+                    if guest.spec.is_target() {
+                        reason
+                    } else {
+                        format!("{owner}: {reason}")
+                    }
+                }));
             }
         }
         found
@@ -202,22 +201,22 @@ impl Findings<'_, '_> {
         [
             Actor {
                 name: owner.to_string(),
-                role: match is_target {
-                    true => Role::Target,
-                    false => Role::Neighbour,
+                role: if is_target {
+                    Role::Target
+                } else {
+                    Role::Neighbour
                 },
                 platform: Some(guest.spec.platform.kind().to_owned()),
                 workload: Some(guest.spec.workload.kind().to_owned()),
                 drives: None,
                 place: LOCAL.to_owned(),
                 metrics,
-                environment: match is_target {
-                    true => BTreeMap::new(),
-                    false => {
-                        let mut facts = guest.target.about().environment.clone();
-                        facts.extend(guest.knobs.clone());
-                        facts
-                    }
+                environment: if is_target {
+                    BTreeMap::new()
+                } else {
+                    let mut facts = guest.target.about().environment.clone();
+                    facts.extend(guest.knobs.clone());
+                    facts
                 },
             },
             Actor {

@@ -57,14 +57,16 @@ impl<'a> GuestSpec<'a> {
         journal: &mut Journal,
     ) -> Result<Guest<'a>, LabError> {
         let booted = self.boot_target(seat, files, journal);
-        let mut target =
-            booted.map_err(|cause| match self.is_target() || cause.is_interrupt() {
-                true => cause,
-                false => LabError::other(format!(
+        let mut target = booted.map_err(|cause| {
+            if self.is_target() || cause.is_interrupt() {
+                cause
+            } else {
+                LabError::other(format!(
                     "the neighbour {} does not boot: {cause}",
                     self.name
-                )),
-            })?;
+                ))
+            }
+        })?;
         let knobs = vtax_guest::knobs::set(target.as_mut(), self.settings)?;
         let actor = actor.filter(|_| seat.outer_network().is_some());
         let (client, client_subject, client_place): (Box<dyn LoadClient>, _, _) = match actor {

@@ -47,9 +47,12 @@ impl KnobWatch {
         for (before, guest) in self.guests.iter().zip(guests) {
             let after = vtax_guest::knobs::readings(guest.target.as_mut(), guest.spec.settings)?;
             let found = knobs::changes(before, &after).into_iter();
-            changes.extend(found.map(|what| match guest.spec.is_target() {
-                true => what,
-                false => format!("{}: {what}", guest.spec.name),
+            changes.extend(found.map(|what| {
+                if guest.spec.is_target() {
+                    what
+                } else {
+                    format!("{}: {what}", guest.spec.name)
+                }
             }));
         }
         Ok(changes)

@@ -258,9 +258,10 @@ impl<'a, 'b> DrivenGuest<'a, 'b> {
         }
         let polled = running.load.poll(self.guest.target.as_mut());
         running.output = polled.map_err(|cause| self.guest.blame(cause))?;
-        match running.must_last {
-            true => self.refuse_early_end("measured part"),
-            false => Ok(()),
+        if running.must_last {
+            self.refuse_early_end("measured part")
+        } else {
+            Ok(())
         }
     }
 
@@ -276,9 +277,10 @@ impl<'a, 'b> DrivenGuest<'a, 'b> {
         let text = String::from_utf8_lossy(output);
         let skipped = text.chars().count().saturating_sub(QUOTED_CHARACTERS);
         let end: String = text.chars().skip(skipped).collect();
-        let who = match self.guest.spec.is_target() {
-            true => "the load".to_owned(),
-            false => format!("the load of the neighbour {}", self.guest.spec.name),
+        let who = if self.guest.spec.is_target() {
+            "the load".to_owned()
+        } else {
+            format!("the load of the neighbour {}", self.guest.spec.name)
         };
         Err(LabError::other(format!(
             "{who} ended in its {place}; the end of what it printed: {end}"

@@ -161,9 +161,10 @@ impl Experiment for Scenarios<'_> {
     }
 
     fn expected(&self, treatment: usize) -> Duration {
-        let per_block = match self.meters.is_measured() && self.host != Source::Simulated {
-            true => self.plan.idle,
-            false => Duration::ZERO,
+        let per_block = if self.meters.is_measured() && self.host != Source::Simulated {
+            self.plan.idle
+        } else {
+            Duration::ZERO
         };
         let treatments = u32::try_from(self.planned.len()).unwrap_or(u32::MAX);
         self.of.expected(treatment) + per_block / treatments.max(1)
@@ -364,11 +365,11 @@ impl Scenarios<'_> {
         let no_image = GuestFiles::default();
         for (spec, seat) in specs.iter().zip(cell.seats()) {
             self.signals.check()?;
-            let files = match spec.platform.is_external(spec.settings) {
-                true => &no_image,
-                false => self
-                    .files_of(spec.workload, spec.settings)
-                    .ok_or_else(|| LabError::other("the guest's image was not prepared"))?,
+            let files = if spec.platform.is_external(spec.settings) {
+                &no_image
+            } else {
+                self.files_of(spec.workload, spec.settings)
+                    .ok_or_else(|| LabError::other("the guest's image was not prepared"))?
             };
             let place = self.client_host.as_ref().map(ClientHost::place);
             let switch = cell.switch().filter(|_| guests.is_empty());

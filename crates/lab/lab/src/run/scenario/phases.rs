@@ -190,9 +190,10 @@ impl PhaseRunner<'_, '_, '_> {
         self.measured.level = level;
         for driven in self.guests.iter_mut() {
             let spec = &driven.guest.spec;
-            driven.role = match spec.is_target() || level.is_some() && spec.is_twin {
-                true => Role::Window,
-                false => Role::Throughout,
+            driven.role = if spec.is_target() || level.is_some() && spec.is_twin {
+                Role::Window
+            } else {
+                Role::Throughout
             };
         }
         if let Some(objective) = &self.trial.planned.objective {
@@ -611,9 +612,10 @@ impl PhaseRunner<'_, '_, '_> {
         let is_first = self.measured.windows.is_empty();
         let settle = settling(course.every);
         let timing = Timing {
-            warmup: match is_first {
-                true => self.trial.plan.warmup.max(settle),
-                false => settle,
+            warmup: if is_first {
+                self.trial.plan.warmup.max(settle)
+            } else {
+                settle
             },
             duration: course.every - settle,
         };

@@ -141,13 +141,14 @@ pub(super) fn check_commands<'a>(
 fn has_program(root: &Path, name: &str, folder: Option<&str>) -> bool {
     let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
     let is_there = |path: &Path| path.symlink_metadata().is_ok();
-    match name.contains('/') {
-        true => match folder {
+    if name.contains('/') {
+        match folder {
             _ if name.starts_with('/') => is_there(&inside(Path::new(name))),
             Some(folder) => is_there(&inside(Path::new(folder)).join(name)),
             None => is_there(&root.join(name)),
-        },
-        false => std::env::split_paths(PATH).any(|folder| is_there(&inside(&folder).join(name))),
+        }
+    } else {
+        std::env::split_paths(PATH).any(|folder| is_there(&inside(&folder).join(name)))
     }
 }
 

@@ -118,9 +118,10 @@ impl Scenarios<'_> {
         for planned in self.planned {
             let specs = self.specs(planned)?;
             for spec in &specs {
-                let who = match spec.is_target() {
-                    true => planned.record.platform.clone(),
-                    false => format!("{} on {}", spec.name, spec.platform.kind()),
+                let who = if spec.is_target() {
+                    planned.record.platform.clone()
+                } else {
+                    format!("{} on {}", spec.name, spec.platform.kind())
                 };
                 match check(spec) {
                     Ok(lacking) => {

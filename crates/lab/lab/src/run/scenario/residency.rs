@@ -64,9 +64,10 @@ pub(super) fn idle_gaps(begin: &Snapshot, end: &Snapshot) -> Vec<IdleGaps> {
         let bins = found.entry(processor).or_default();
         let bin = bins.entry(from_us).or_default();
         bin.from_us = from_us;
-        match family == counter::CPU_IDLE_GAPS {
-            true => bin.gaps = advance.max(0.0).round() as u64,
-            false => bin.seconds = advance.max(0.0) / 1e9,
+        if family == counter::CPU_IDLE_GAPS {
+            bin.gaps = advance.max(0.0).round() as u64
+        } else {
+            bin.seconds = advance.max(0.0) / 1e9
         }
     }
     // A processor that was never idle between the marks has no bins: it was recorded.

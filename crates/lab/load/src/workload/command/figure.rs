@@ -381,9 +381,10 @@ fn matched(output: &str, pattern: &str) -> Result<Found, FigureError> {
     let word = blank.split(|c: char| c.is_whitespace() || ",;)]".contains(c));
     Ok(Found {
         value: parsed(group.as_str())?,
-        after: match group.end() == whole.end() {
-            true => word.into_iter().next().unwrap_or_default().to_owned(),
-            false => String::new(),
+        after: if group.end() == whole.end() {
+            word.into_iter().next().unwrap_or_default().to_owned()
+        } else {
+            String::new()
         },
         part: (goes_on || began).then(|| format!("{}, a part of `{}`", group.as_str(), longer())),
     })

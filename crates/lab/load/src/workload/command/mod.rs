@@ -344,19 +344,18 @@ impl Workload for Command {
             let line = command(in_target(words, settings));
             prepare(context.target, &beside_files(line, settings), &[])?;
         }
-        let service = match has_service(settings) {
-            true => {
-                let words = line(&SERVE, address, settings, NO_TIMES)?.unwrap_or_default();
-                let words = in_target(words, settings);
-                if words.is_empty() {
-                    return Err(HostError::Setting(format!(
-                        "{} needs {}, or an image whose entry point is the service",
-                        READY.key, SERVE.key
-                    )));
-                }
-                self.start(context, &words)?
+        let service = if has_service(settings) {
+            let words = line(&SERVE, address, settings, NO_TIMES)?.unwrap_or_default();
+            let words = in_target(words, settings);
+            if words.is_empty() {
+                return Err(HostError::Setting(format!(
+                    "{} needs {}, or an image whose entry point is the service",
+                    READY.key, SERVE.key
+                )));
             }
-            false => Service::default(),
+            self.start(context, &words)?
+        } else {
+            Service::default()
         };
         for _ in 0..WARMUP_RUNS.integer(settings) {
             let scratch = &Scratch::of(context.target);
@@ -378,14 +377,16 @@ impl Workload for Command {
         let settings = spec.settings;
         let words = line(&LOAD, spec.address, settings, spec.timing)?
             .ok_or_else(|| HostError::Setting(format!("{} is not set", LOAD.key)))?;
-        let words = match has_service(settings) {
-            true => words,
-            false => in_target(words, settings),
+        let words = if has_service(settings) {
+            words
+        } else {
+            in_target(words, settings)
         };
         let line = self.timed(words, settings, spec.timing);
-        Ok(match has_service(settings) {
-            true => LoadCommand::client(line),
-            false => LoadCommand::target(beside_files(line, settings)),
+        Ok(if has_service(settings) {
+            LoadCommand::client(line)
+        } else {
+            LoadCommand::target(beside_files(line, settings))
         }
         .patient(MOST_OVERTIME))
     }

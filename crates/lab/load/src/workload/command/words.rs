@@ -107,9 +107,10 @@ pub fn join<S: AsRef<str>>(words: &[S]) -> String {
             && word
                 .chars()
                 .all(|c| c.is_ascii_alphanumeric() || "-_./:=,+@%{}*?".contains(c));
-        match is_plain {
-            true => word.to_owned(),
-            false => quoted(word),
+        if is_plain {
+            word.to_owned()
+        } else {
+            quoted(word)
         }
     });
     shown.collect::<Vec<_>>().join(" ")

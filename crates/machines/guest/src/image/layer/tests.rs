@@ -97,9 +97,10 @@ fn shown(root: &Path, implied: &[PathBuf]) -> BTreeMap<PathBuf, String> {
             let mode = about.mode() & 0o7777;
             let text = if kind.is_dir() {
                 folders.push(path.clone());
-                match implied.contains(&path) {
-                    true => "directory".to_owned(),
-                    false => format!("directory {mode:o}"),
+                if implied.contains(&path) {
+                    "directory".to_owned()
+                } else {
+                    format!("directory {mode:o}")
                 }
             } else if kind.is_symlink() {
                 let target = fs::read_link(item.path()).unwrap();

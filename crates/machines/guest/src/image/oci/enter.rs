@@ -189,9 +189,10 @@ fn record(
         strings.push(list.len().to_string());
         strings.extend(list);
     }
-    match strings.iter().any(|string| string.contains('\0')) {
-        true => Err(invalid(image, "its configuration has a zero byte")),
-        false => Ok((strings.join("\0") + "\0").into_bytes()),
+    if strings.iter().any(|string| string.contains('\0')) {
+        Err(invalid(image, "its configuration has a zero byte"))
+    } else {
+        Ok((strings.join("\0") + "\0").into_bytes())
     }
 }
 

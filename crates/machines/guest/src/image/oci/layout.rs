@@ -474,9 +474,10 @@ impl Store {
     }
 
     fn several(&self, count: usize, names: Vec<String>) -> HostError {
-        let names = match names.is_empty() {
-            true => String::new(),
-            false => format!(" ({})", names.join(", ")),
+        let names = if names.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", names.join(", "))
         };
         self.invalid(&format!(
             "it has {count} images{names}, and one is needed: save it alone with `podman save -o FILE.tar NAME`"
@@ -496,9 +497,10 @@ impl Store {
         let is_inside = path
             .components()
             .all(|part| matches!(part, std::path::Component::Normal(_)));
-        match is_inside && path.file_name().is_some() {
-            true => Ok(path.to_owned()),
-            false => Err(self.invalid(&format!("the path {name:?} leads outside"))),
+        if is_inside && path.file_name().is_some() {
+            Ok(path.to_owned())
+        } else {
+            Err(self.invalid(&format!("the path {name:?} leads outside")))
         }
     }
 
@@ -534,12 +536,13 @@ impl Store {
         file.take(MOST_DOCUMENT + 1)
             .read_to_end(&mut bytes)
             .map_err(HostError::file("read", self.path.join(name)))?;
-        match bytes.len() as u64 > MOST_DOCUMENT {
-            true => Err(self.invalid(&format!(
+        if bytes.len() as u64 > MOST_DOCUMENT {
+            Err(self.invalid(&format!(
                 "{} is larger than {MOST_DOCUMENT} bytes",
                 name.display()
-            ))),
-            false => Ok(bytes),
+            )))
+        } else {
+            Ok(bytes)
         }
     }
 

@@ -254,12 +254,13 @@ impl Content {
             Source::Oci(path) => Ok(Self::Layers(Box::new(Layout::open(path)?))),
             Source::Directory(path) => {
                 let about = fs::metadata(path).map_err(HostError::file("read", path))?;
-                match about.is_dir() {
-                    true => Ok(Self::Directory(path.clone())),
-                    false => Err(invalid(
+                if about.is_dir() {
+                    Ok(Self::Directory(path.clone()))
+                } else {
+                    Err(invalid(
                         path,
                         "it is not a directory; an archive is `oci:FILE.tar`",
-                    )),
+                    ))
                 }
             }
             Source::Podman(name) => engine(name),
@@ -296,9 +297,10 @@ impl Content {
                 let mut left = BOUNDS;
                 let devices = apply(&mut hashed, &path, &mut left, &mut |entry, content, _| {
                     // A root directory is no layer, and has nothing to remove.
-                    match image::layer::is_whiteout_entry(entry) {
-                        true => Ok(true),
-                        false => tree.add(entry, content),
+                    if image::layer::is_whiteout_entry(entry) {
+                        Ok(true)
+                    } else {
+                        tree.add(entry, content)
                     }
                 })?;
                 hashed.finish().0.finish()?;
@@ -422,14 +424,15 @@ impl Packed {
             .child
             .wait()
             .map_err(HostError::process("wait for", "tar"))?;
-        match status.success() {
-            true => Ok(()),
-            false => Err(invalid(
+        if status.success() {
+            Ok(())
+        } else {
+            Err(invalid(
                 &self.path,
                 &format!(
                     "tar cannot read all of it ({status}): stop what changes it, or take a copy"
                 ),
-            )),
+            ))
         }
     }
 }

@@ -32,12 +32,12 @@ pub(super) fn check(
             problem,
         })
     };
-    let candidates: Vec<PathBuf> = match word.contains('/') {
-        true => vec![directory.join(word)],
-        false => path
-            .split(':')
+    let candidates: Vec<PathBuf> = if word.contains('/') {
+        vec![directory.join(word)]
+    } else {
+        path.split(':')
             .map(|folder| directory.join(folder).join(word))
-            .collect(),
+            .collect()
     };
     let mut refused = None;
     for candidate in candidates {

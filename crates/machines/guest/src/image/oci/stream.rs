@@ -162,14 +162,15 @@ impl Plain {
             .wait()
             .map_err(HostError::process("wait for", "the decompression"))?;
         let digest = feeder.join().unwrap_or_default();
-        match status.success() {
-            true => Ok(Some(digest)),
-            false => Err(invalid(
+        if status.success() {
+            Ok(Some(digest))
+        } else {
+            Err(invalid(
                 name,
                 &format!(
                     "it cannot be decompressed ({status}), so it is damaged: save the image again"
                 ),
-            )),
+            ))
         }
     }
 }

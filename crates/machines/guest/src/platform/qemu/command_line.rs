@@ -63,9 +63,10 @@ pub(super) fn command_line(
         // A vhost-user backend reads and writes guest memory itself.
         let share = if shared { "on" } else { "off" };
         // Without huge pages at its start QEMU fails, instead of the guest later.
-        let pages = match machine.huge_pages {
-            true => ",hugetlb=on,hugetlbsize=2M,prealloc=on",
-            false => "",
+        let pages = if machine.huge_pages {
+            ",hugetlb=on,hugetlbsize=2M,prealloc=on"
+        } else {
+            ""
         };
         line.option(
             "-object",

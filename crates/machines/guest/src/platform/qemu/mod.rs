@@ -43,9 +43,10 @@ impl Platform for Qemu {
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
         let machine = Machine::from_settings(settings)?;
         vm::check(&machine)?;
-        match machine.backend.has_tap() {
-            true => cell::check_with_tap(settings),
-            false => cell::check(settings),
+        if machine.backend.has_tap() {
+            cell::check_with_tap(settings)
+        } else {
+            cell::check(settings)
         }
     }
 

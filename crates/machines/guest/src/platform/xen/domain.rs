@@ -16,17 +16,15 @@ use vtax_host::xl;
 const KIND: Parameter = Parameter::new("xen.kind", Values::Choice(&["pv", "pvh", "hvm"]), "pv").help(
     "paravirtual; or on the processor's virtualization (needs VT-x or AMD-V): without emulated devices, or with a QEMU that emulates a PC",
 );
-const VCPUS: Parameter = size::VCPUS.alias("xen.vcpus");
-pub(super) const MEMORY_MIB: Parameter = size::MEMORY_MIB.alias("xen.memory_mib");
-const PIN: Parameter = size::PIN
-    .help("physical processors that the domain's vCPUs may use, as Xen numbers them")
-    .alias("xen.pin");
+const PIN: Parameter =
+    size::PIN.help("physical processors that the domain's vCPUs may use, as Xen numbers them");
 pub(super) const TRACE: Parameter = Parameter::new("xen.trace", Values::Bool, "false").help(
     "count hypercalls, switches between domains and waiting by xentrace, which takes time of Dom0",
 );
 
 /// The settings of a domain.
-pub(super) const PARAMETERS: &[Parameter] = &[IMAGE, KIND, VCPUS, MEMORY_MIB, PIN, TRACE];
+pub(super) const PARAMETERS: &[Parameter] =
+    &[IMAGE, KIND, size::VCPUS, size::MEMORY_MIB, PIN, TRACE];
 
 /// The name by which toolstacks and guests identify an agent's channel.
 const AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";
@@ -98,13 +96,10 @@ impl Domain {
             "hvm" => Kind::Hvm,
             other => return Err(KIND.unknown(other)),
         };
-        for parameter in PARAMETERS {
-            parameter.given_once(settings)?;
-        }
         Ok(Self {
             kind,
-            vcpus: VCPUS.bounded(settings)?,
-            memory_mib: MEMORY_MIB.bounded(settings)?,
+            vcpus: size::VCPUS.bounded(settings)?,
+            memory_mib: size::MEMORY_MIB.bounded(settings)?,
             // Dom0 need not have all of the machine's processors; only Xen knows the full list.
             pin: PIN.given(settings).map(CpuList::parse).transpose()?,
             share: Share::from_settings(settings),
@@ -301,32 +296,15 @@ channel = [ "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run
     }
 
     #[test]
-    fn a_guests_size_is_the_same_by_the_keys_of_every_vm_and_by_xens_own() {
-        let sized = |prefix: &str| {
-            let levels = [
-                ("vcpus", Level::Integer(3)),
-                ("memory_mib", Level::Integer(300)),
-                ("pin", text("5,7")),
-            ];
-            let levels = levels.map(|(key, level)| (format!("{prefix}.{key}"), level));
-            Domain::from_settings(&levels.into_iter().collect()).unwrap()
-        };
-        let domain = sized("vm");
+    fn a_guest_is_sized_by_the_keys_of_every_vm() {
+        let levels = [
+            ("vm.vcpus", Level::Integer(3)),
+            ("vm.memory_mib", Level::Integer(300)),
+            ("vm.pin", text("5,7")),
+        ];
+        let domain = Domain::from_settings(&settings(&levels)).unwrap();
         assert_eq!((domain.vcpus, domain.memory_mib), (3, 300));
         assert_eq!(domain.pin, CpuList::parse("5,7").ok());
-        assert_eq!(sized("xen"), domain);
-    }
-
-    #[test]
-    fn a_size_that_both_keys_give_is_refused_with_their_names() {
-        let both = [
-            ("vm.memory_mib", Level::Integer(256)),
-            ("xen.memory_mib", Level::Integer(512)),
-        ];
-        let refused = Domain::from_settings(&settings(&both))
-            .unwrap_err()
-            .to_string();
-        assert!(refused.contains("leave `xen.memory_mib` out"), "{refused}");
     }
 
     #[test]
@@ -375,9 +353,7 @@ channel = [ "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run
     fn every_value_that_makes_no_sense_is_named_with_its_key() {
         for (key, level) in [
             ("vm.vcpus", Level::Integer(0)),
-            ("xen.vcpus", Level::Integer(0)),
             ("vm.memory_mib", Level::Integer(i64::MAX)),
-            ("xen.memory_mib", Level::Integer(i64::MAX)),
             ("xen.kind", text("vm")),
         ] {
             let message = Domain::from_settings(&settings(&[(key, level)]))
@@ -385,10 +361,8 @@ channel = [ "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run
                 .to_string();
             assert!(message.contains(key), "{message}");
         }
-        for key in ["vm.pin", "xen.pin"] {
-            let pin = settings(&[(key, text("2-"))]);
-            assert!(Domain::from_settings(&pin).is_err(), "{key}");
-        }
+        let pin = settings(&[("vm.pin", text("2-"))]);
+        assert!(Domain::from_settings(&pin).is_err());
     }
 
     proptest! {

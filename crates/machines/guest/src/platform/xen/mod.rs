@@ -75,7 +75,7 @@ impl Platform for Xen {
     }
 
     fn memory_mib(&self, settings: &Settings) -> u64 {
-        u64::try_from(domain::MEMORY_MIB.integer(settings)).unwrap_or(u64::MAX)
+        u64::try_from(crate::platform::vm::size::MEMORY_MIB.integer(settings)).unwrap_or(u64::MAX)
     }
 
     fn means(&self) -> Means {

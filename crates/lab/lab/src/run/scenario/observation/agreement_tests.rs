@@ -94,14 +94,15 @@ fn both(
             kind: SeriesKind::Counter,
             source: Source::Measured,
         };
-        let series = match is_elsewhere {
-            true => Column {
+        let series = if is_elsewhere {
+            Column {
                 series,
                 at: Vec::new(),
                 values: Vec::new(),
             }
-            .series(&Owner::Target),
-            false => series,
+            .series(&Owner::Target)
+        } else {
+            series
         };
         let id = samples.register(&series);
         for tick in 0..2 * (LENGTH + 4) {
