@@ -116,10 +116,10 @@ fn settings(key: &str, catalogue: &Catalogue) -> Vec<Explanation> {
     let mut found: BTreeMap<(&str, &str), (Parameter, Vec<String>)> = BTreeMap::new();
     let last = format!(".{key}");
     let mut add = |parameters: &[Parameter], of: String| {
-        for one in parameters.iter().filter(|one| {
-            one.keys()
-                .any(|known| known == key || known.ends_with(&last))
-        }) {
+        let named = parameters
+            .iter()
+            .filter(|one| one.key == key || one.key.ends_with(&last));
+        for one in named {
             let (_, owners) = found
                 .entry((one.key, one.help))
                 .or_insert((*one, Vec::new()));
