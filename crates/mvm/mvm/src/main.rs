@@ -9,7 +9,7 @@
 use clap::Parser;
 use std::process::ExitCode;
 use vtax_core::terminal::note;
-use vtax_mvm::cli::{MvmCommand, OLD, execute};
+use vtax_mvm::cli::{MvmCommand, execute};
 
 /// 512-byte guests, up to a million of them.
 #[derive(Parser)]
