@@ -238,8 +238,10 @@ impl Worker {
         for job in self.mailbox.take().collect::<Vec<_>>() {
             let mut reports = Vec::new();
             for (id, front_end) in &self.front_ends {
-                let network = self.networks.get_mut(usize::from(id.network));
-                let Some(network) = network.filter(|_| job.concerns(&front_end.name)) else {
+                if !job.concerns(&front_end.name) {
+                    continue;
+                }
+                let Some(network) = self.networks.get_mut(usize::from(id.network)) else {
                     continue;
                 };
                 if let Command::Set(change) = &job.command {

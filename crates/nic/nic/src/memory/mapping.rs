@@ -121,9 +121,11 @@ impl Mapping {
         if !FILE_SYSTEMS.contains(&kind) {
             return Err(MemoryError::FileSystem { what, kind });
         }
+        if len == 0 {
+            return Err(failed(rustix::io::Errno::INVAL));
+        }
         let wanted = offset
             .checked_add(len)
-            .filter(|_| len > 0)
             .ok_or_else(|| failed(rustix::io::Errno::INVAL))?;
         if have < wanted {
             return Err(MemoryError::Short { what, wanted, have });
@@ -165,7 +167,9 @@ impl Mapping {
         if mapping.guard.is_none() {
             return Err(failed(rustix::io::Errno::NOSPC));
         }
-        if let Some(account) = account.filter(|_| kind == TMPFS) {
+        if kind == TMPFS
+            && let Some(account) = account
+        {
             mapping.watched = pager::Watch::new(pages.addr(), extent, account).map_err(failed)?;
         }
         Ok(mapping)

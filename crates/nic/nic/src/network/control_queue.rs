@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A guest's control queue, where its front end forwards it.
 
-use super::guest::Guest;
+use super::guest::{Guest, dirty_log};
 use super::packet::BATCH;
 use crate::control::coalesce::{Coalesce, Parameters};
 use crate::control::queue::{Command, ERR, LONGEST_COMMAND, OK};
-use crate::features::Features;
 use crate::hold::Nanos;
 use crate::memory::{self, Segment, own};
 use crate::ring::{Direction, Place, RingFault, Virtqueue, for_ring};
@@ -23,7 +22,6 @@ impl Guest {
         if !self.is_controlled() {
             return Ok(());
         }
-        let logs = self.features.has(Features::LOG_ALL);
         for _ in 0..BATCH {
             let mut segments = std::mem::take(&mut self.segments);
             segments.clear();
@@ -38,7 +36,7 @@ impl Guest {
             let Some(ring) = self.control.running_ring() else {
                 return Ok(());
             };
-            let log = self.log.as_ref().filter(|_| logs);
+            let log = dirty_log(self.log.as_ref(), self.features);
             let served = served?;
             let wants_signal = for_ring!(ring, ring => {
                 match served {
@@ -102,11 +100,7 @@ impl Guest {
             .sum::<u64>();
         answer.truncate(usize::try_from(room).unwrap_or(usize::MAX));
         memory::copy(&[], &[own(&answer)], to_write);
-        if let Some(log) = self
-            .log
-            .as_ref()
-            .filter(|_| self.features.has(Features::LOG_ALL))
-        {
+        if let Some(log) = dirty_log(self.log.as_ref(), self.features) {
             super::transfer::mark(log, to_write, answer.len());
         }
         // At most nine bytes.

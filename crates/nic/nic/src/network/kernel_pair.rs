@@ -2,6 +2,7 @@
 //! The part of a queue pair that the kernel serves: its vhost-net device, its two rings, and the event descriptors that
 //! this process relays where notifications are held.
 
+use super::guest::dirty_log;
 use super::queue::{Queue, ring_number};
 use crate::features::Features;
 use crate::hold::{Rest, RxBatch, TxRound};
@@ -172,7 +173,7 @@ impl KernelPair {
         self.device.set_memory(&session.memory.mapped())?;
         let features = session.features;
         // A log that is not written to may be unmapped at any time.
-        if let Some(log) = session.log.filter(|_| features.has(Features::LOG_ALL)) {
+        if let Some(log) = dirty_log(session.log, features) {
             self.device.set_log(log.address())?;
         }
         self.device.set_features(features.within(OF_RINGS).0)
@@ -193,8 +194,9 @@ impl KernelPair {
         )?;
         // As in `Queue::resolve`: some front ends give the available index.
         let base = view.used();
-        let logs = session.log.is_some() && session.features.has(Features::LOG_ALL);
-        let addresses = view.addresses(addresses.used_log.filter(|_| logs));
+        let logs = dirty_log(session.log, session.features).is_some();
+        let used_log = if logs { addresses.used_log } else { None };
+        let addresses = view.addresses(used_log);
         self.device.set_ring(half, size, base, addresses)?;
         self.plug(half, queue, watch)?;
         self.device.set_backend(half, tap.map(AsFd::as_fd))?;

@@ -491,13 +491,14 @@ impl Network {
         }
         // The receiver's ring is published first: a back end that is killed in between repeats frames and loses none.
         self.publish(now);
-        let fault = batch.fault.filter(|_| blocked.is_none());
         match self.ports.get_mut(usize::from(port)) {
             Some(Port::Guest(guest)) => {
                 if !batch.packets.is_empty() {
                     guest.complete(pair.into(), batch, done);
                 }
-                if let Some(fault) = fault {
+                if blocked.is_none()
+                    && let Some(fault) = batch.fault
+                {
                     let queue = ring_number(pair.into(), Half::Tx);
                     guest.fault(queue, fault);
                     self.stopped.push(QueueFault { port, queue, fault });

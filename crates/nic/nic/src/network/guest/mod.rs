@@ -40,6 +40,16 @@ pub enum DrainOutcome {
     Held,
 }
 
+/// The dirty log, where the driver accepted that writes to its memory are logged.
+#[inline]
+pub(super) fn dirty_log(log: Option<&DirtyLog>, features: Features) -> Option<&DirtyLog> {
+    if features.has(Features::LOG_ALL) {
+        log
+    } else {
+        None
+    }
+}
+
 /// Effects of a request outside of the port.
 #[derive(Debug, Default)]
 pub struct Outcome {
@@ -344,7 +354,6 @@ impl Guest {
 
     /// Returns the first `done` frames of a batch to their guest and puts the others back.
     pub fn complete(&mut self, pair: usize, batch: &Batch, done: usize) {
-        let logs = self.features.has(Features::LOG_ALL);
         let Some(queue) = self.pairs.get_mut(pair).map(|pair| &mut pair.tx) else {
             return;
         };
@@ -367,7 +376,7 @@ impl Guest {
                 #[expect(clippy::cast_possible_truncation, reason = "at most a batch")]
                 ring.put_back(first.place, left.len() as u16);
             }
-            ring.publish(self.log.as_ref().filter(|_| logs));
+            ring.publish(dirty_log(self.log.as_ref(), self.features));
         });
         self.counters.totals.tx_packets += done as u64;
         self.counters.totals.tx_bytes += bytes;
@@ -378,7 +387,6 @@ impl Guest {
 
     /// The transmit queue is empty after `packets` frames: asks for a kick, or waits for the hold's deadline.
     pub fn drained(&mut self, pair: usize, packets: u32, kicked: bool, now: Nanos) -> DrainOutcome {
-        let logs = self.features.has(Features::LOG_ALL);
         let Some(pair) = self.pairs.get_mut(pair) else {
             return DrainOutcome::AwaitsKick;
         };
@@ -391,7 +399,7 @@ impl Guest {
             ring_size: ring.size(),
         };
         let next = pair.hold.drained(now, round);
-        let log = self.log.as_ref().filter(|_| logs);
+        let log = dirty_log(self.log.as_ref(), self.features);
         if next == NextDrain::AtDeadline {
             return match ring.arm_at(pair.hold.most_to_hold(), log) {
                 Ok(false) => DrainOutcome::Held,
@@ -420,21 +428,19 @@ impl Guest {
 
     /// Asks for no kicks of a transmit queue while it is polled.
     pub fn quiet(&mut self, pair: usize) {
-        let logs = self.features.has(Features::LOG_ALL);
         if let Some(ring) = self.pairs.get_mut(pair).and_then(QueuePair::tx_ring) {
-            ring.disarm(self.log.as_ref().filter(|_| logs));
+            ring.disarm(dirty_log(self.log.as_ref(), self.features));
         }
     }
 
     /// Asks for a kick of a transmit queue only when the number of frames that ends a hold waits. Returns whether it
     /// does already.
     pub fn arm_for_hold(&mut self, pair: usize) -> bool {
-        let logs = self.features.has(Features::LOG_ALL);
         let Some(pair) = self.pairs.get_mut(pair) else {
             return false;
         };
         let most = pair.hold.most_to_hold();
-        let log = self.log.as_ref().filter(|_| logs);
+        let log = dirty_log(self.log.as_ref(), self.features);
         // The next read of the ring finds a fault.
         pair.tx_ring()
             .is_some_and(|ring| ring.arm_at(most, log) != Ok(false))
@@ -447,7 +453,6 @@ impl Guest {
     pub fn deliver(&mut self, pair: usize, frame: &Frame) -> Result<Delivery, RingFault> {
         let header_len = self.features.header_len();
         let mergeable = self.features.has(Features::MRG_RXBUF);
-        let logs = self.features.has(Features::LOG_ALL);
         let Some(ring) = self.pairs.get_mut(pair).and_then(QueuePair::rx_ring) else {
             return Ok(Delivery::Dropped(DropReason::NotRunning));
         };
@@ -456,7 +461,7 @@ impl Guest {
             transfer::deliver(ring, &self.memory, frame, (header_len, mergeable), lists)
         })?;
         if delivery == Delivery::Delivered {
-            if logs && let Some(log) = &self.log {
+            if let Some(log) = dirty_log(self.log.as_ref(), self.features) {
                 transfer::mark(log, &self.segments, header_len + frame.len);
             }
             self.counters.totals.rx_packets += 1;
@@ -470,8 +475,7 @@ impl Guest {
     #[inline]
     pub fn deliver_plain(&mut self, pair: usize, batch: &Batch, done: usize) -> usize {
         let header_len = self.features.header_len();
-        let log = self.log.as_ref();
-        let log = log.filter(|_| self.features.has(Features::LOG_ALL));
+        let log = dirty_log(self.log.as_ref(), self.features);
         let Some(ring) = self.pairs.get_mut(pair).and_then(QueuePair::rx_ring) else {
             return 0;
         };
@@ -488,14 +492,13 @@ impl Guest {
 
     /// Publishes `packets` frames to the guest and signals it, now or when the hold ends.
     pub fn publish(&mut self, pair: usize, packets: u32, now: Nanos) {
-        let logs = self.features.has(Features::LOG_ALL);
         let Some(pair) = self.pairs.get_mut(pair) else {
             return;
         };
         let Some(ring) = pair.rx.running_ring() else {
             return;
         };
-        let log = self.log.as_ref().filter(|_| logs);
+        let log = dirty_log(self.log.as_ref(), self.features);
         let batch = for_ring!(ring, ring => transfer::publish(ring, log, packets));
         match pair.hold.received(now, batch) {
             Some(release) => pair.release(release, &mut self.counters),
@@ -512,18 +515,16 @@ impl Guest {
 
     /// Asks for a kick when there are buffers again. Returns whether there are some already.
     pub fn await_buffers(&mut self, pair: usize) -> bool {
-        let logs = self.features.has(Features::LOG_ALL);
         self.pairs
             .get_mut(pair)
             .and_then(QueuePair::rx_ring)
-            .is_some_and(|ring| ring.arm(self.log.as_ref().filter(|_| logs)) != Ok(false))
+            .is_some_and(|ring| ring.arm(dirty_log(self.log.as_ref(), self.features)) != Ok(false))
     }
 
     /// The guest kicked a receive queue: there are buffers again, and kicks are disabled.
     pub fn buffers_came(&mut self, pair: usize) {
-        let logs = self.features.has(Features::LOG_ALL);
         if let Some(ring) = self.pairs.get_mut(pair).and_then(QueuePair::rx_ring) {
-            ring.disarm(self.log.as_ref().filter(|_| logs));
+            ring.disarm(dirty_log(self.log.as_ref(), self.features));
         }
     }
 

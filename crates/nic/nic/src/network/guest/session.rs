@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A front end's session: its requests, and the start and stop of its rings.
 
-use super::{ActiveDatapath, Guest, Outcome};
+use super::{ActiveDatapath, Guest, Outcome, dirty_log};
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::Offloads;
 use crate::hold::Nanos;
@@ -167,10 +167,14 @@ impl Guest {
                 outcome.kick = u8::try_from(queue).ok();
             }
             Request::SetVringCall { queue, file } => {
-                let channel = self.channel.as_ref().filter(|_| self.calls_in_band());
-                let call = match file {
-                    Some(file) => Some(Call::Event(file)),
-                    None => channel.map(|channel| Call::Message(channel.clone(), queue)),
+                let call = if let Some(file) = file {
+                    Some(Call::Event(file))
+                } else if self.calls_in_band()
+                    && let Some(channel) = &self.channel
+                {
+                    Some(Call::Message(channel.clone(), queue))
+                } else {
+                    None
                 };
                 self.queue(queue)?.set_call(call)?;
                 self.replug(queue)?;
@@ -258,11 +262,9 @@ impl Guest {
     }
 
     fn notify_config_change(&mut self, now: Nanos) {
-        let channel = self
-            .channel
-            .as_ref()
-            .filter(|_| self.protocol.has(ProtocolFeatures::CONFIG));
-        let failed = channel.is_some_and(|channel| !protocol::config_changed(channel));
+        let channel = self.channel.as_ref();
+        let failed = self.protocol.has(ProtocolFeatures::CONFIG)
+            && channel.is_some_and(|channel| !protocol::config_changed(channel));
         self.config_due = failed.then(|| now + CONFIG_RETRY);
     }
 
@@ -419,9 +421,7 @@ impl Guest {
     ) -> Result<(), ProtocolError> {
         self.queues_mut().for_each(Queue::suspend);
         change(&mut self.memory)?;
-        if let Some(log) = &self.log
-            && self.features.has(Features::LOG_ALL)
-        {
+        if let Some(log) = dirty_log(self.log.as_ref(), self.features) {
             log.must_cover(&self.memory)?;
         }
         self.resolve()
@@ -526,7 +526,9 @@ impl Guest {
             return Ok(false);
         }
         // Linux up to 6.5 gives no descriptor for calls.
-        if let Some(channel) = channel.filter(|_| !queue.has_call()) {
+        if !queue.has_call()
+            && let Some(channel) = channel
+        {
             queue.set_call(Some(Call::Message(channel, number)))?;
         }
         self.start(number, None, poller)?;
