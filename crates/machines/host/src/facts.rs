@@ -276,6 +276,7 @@ pub fn facts(roots: &Roots, kvm_boots: Option<bool>) -> HostFacts {
     let kvm_backend = KvmBackend::detect(roots);
     let emulator = roots.program("qemu-system-x86_64").is_some();
     let kvm_usable = kvm_boots.unwrap_or_else(|| roots.dev.join("kvm").exists());
+    let usable_backend = if kvm_usable { kvm_backend } else { None };
     HostFacts {
         vtax: env!("CARGO_PKG_VERSION").to_owned(),
         cpu: cpu(roots),
@@ -284,7 +285,7 @@ pub fn facts(roots: &Roots, kvm_boots: Option<bool>) -> HostFacts {
         kernel: roots.proc_text("sys/kernel/osrelease"),
         kernel_command_line: roots.proc_text("cmdline"),
         distribution: distribution(roots),
-        virtualization: match kvm_backend.filter(|_| kvm_usable) {
+        virtualization: match usable_backend {
             Some(KvmBackend::KvmIntel) => Virtualization::KvmVmx,
             Some(KvmBackend::KvmAmd) => Virtualization::KvmSvm,
             Some(KvmBackend::KvmPvm) => Virtualization::KvmPvm,

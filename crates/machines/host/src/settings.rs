@@ -105,12 +105,12 @@ impl Parameter {
             Domain::Integer(low, high) => (low, high),
             _ => (0, u32::MAX.into()),
         };
-        let within = u32::try_from(value).ok();
-        within
-            .filter(|_| (low..=high).contains(&value))
-            .ok_or_else(|| {
-                HostError::Setting(format!("{key} = {value} is not within {low} and {high}"))
-            })
+        match u32::try_from(value) {
+            Ok(within) if (low..=high).contains(&value) => Ok(within),
+            _ => Err(HostError::Setting(format!(
+                "{key} = {value} is not within {low} and {high}"
+            ))),
+        }
     }
 
     /// The error for a text that is not one of the parameter's words.

@@ -141,9 +141,9 @@ fn start(
         .output()
         .map_err(HostError::process("start", format!("`{PROGRAM}`")))?;
     let printed = String::from_utf8_lossy(&output.stdout);
-    match leader(&printed).filter(|_| output.status.success()) {
-        Some(leader) => Ok(leader),
-        None => Err(HostError::Program {
+    match leader(&printed) {
+        Some(leader) if output.status.success() => Ok(leader),
+        _ => Err(HostError::Program {
             command: line.join(" "),
             status: output.status.to_string(),
             output: fs::read_to_string(&log).unwrap_or_default()

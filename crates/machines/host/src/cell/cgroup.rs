@@ -367,7 +367,7 @@ impl Groups {
         }
         Ok(Group {
             folders,
-            pin_each: pin.filter(|_| !pinned).cloned(),
+            pin_each: if pinned { None } else { pin.cloned() },
         })
     }
 

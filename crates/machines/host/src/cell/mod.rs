@@ -212,10 +212,13 @@ impl Cell {
             .collect::<Result<Vec<_>, _>>()?;
         let ipv6 = Path::new("/proc/net/if_inet6").exists();
         let outer = config.outer.as_ref().map(OuterNetwork::bridge_mac);
-        let switch = groups.first().filter(|_| config.link.switch.has_daemons());
-        let switch = switch
-            .map(|of| of.leaf(&Owner::Switch.to_string(), None))
-            .transpose()?;
+        let switch = if config.link.switch.has_daemons()
+            && let Some(of) = groups.first()
+        {
+            Some(of.leaf(&Owner::Switch.to_string(), None)?)
+        } else {
+            None
+        };
         let mut setup = switch.as_ref().map(Switch::start).unwrap_or_default();
         setup.push_str(&link::client_sides(
             &config.link,

@@ -242,8 +242,11 @@ impl<'a> Seat<'a> {
 
     /// The network of the host that the seat is connected to, where it is; the seat's client is there.
     pub fn outer_network(&self) -> Option<&'a OuterNetwork> {
-        let outer = self.cell.config.outer.as_ref();
-        outer.filter(|_| self.entry.seat == 0)
+        if self.entry.seat == 0 {
+            self.cell.config.outer.as_ref()
+        } else {
+            None
+        }
     }
 
     fn port(&self) -> Port {

@@ -73,8 +73,11 @@ fn interrupt_sources(table: &str) -> impl Iterator<Item = InterruptSource> {
         let is_numbered = row.label.iter().all(u8::is_ascii_digit);
         let words = || text::fields(row.description);
         let is_xens = words().next() == Some(b"xen-dyn");
-        let device = words().last().filter(|_| is_numbered);
-        let name = String::from_utf8_lossy(device.unwrap_or(row.label));
+        let name = match words().last() {
+            Some(device) if is_numbered => device,
+            _ => row.label,
+        };
+        let name = String::from_utf8_lossy(name);
         let name = name.replace(char::is_whitespace, "-");
         InterruptSource {
             // The store (`xenbus`) is not a device.
