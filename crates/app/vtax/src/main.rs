@@ -126,7 +126,7 @@ fn ended(outcome: Outcome) -> ExitCode {
 /// Prints the help of the command or topic of these words.
 fn print_help(words: &[String]) -> ExitCode {
     if let [word] = words
-        && let Some((_, text)) = help::TOPICS.iter().find(|(topic, _)| topic == word)
+        && let Some((_, text)) = help::topics().find(|(topic, _)| topic == word)
     {
         return ended(output::write(format_args!("{text}\n")).map_err(Into::into));
     }

@@ -61,7 +61,7 @@ fn command_line() -> String {
             2,
         );
     }
-    for (name, text) in help::TOPICS.iter().filter(|(name, _)| *name == "charging") {
+    for (name, text) in help::topics().filter(|(name, _)| *name == "charging") {
         write!(page, "\n## vtax help {name}\n\n```text\n{text}\n```\n").unwrap();
     }
     page
@@ -72,7 +72,7 @@ fn exit_codes() -> String {
         "Exit statuses and environment",
         "Every command has these. `vtax help exit-status` and `vtax help environment` print them.",
     );
-    for (name, text) in help::TOPICS.iter().filter(|(name, _)| *name != "charging") {
+    for (name, text) in help::topics().filter(|(name, _)| *name != "charging") {
         write!(page, "\n## {name}\n\n```text\n{text}\n```\n").unwrap();
     }
     page.push_str(

@@ -3,6 +3,9 @@
 
 use super::Cli;
 use clap::{Command, CommandFactory};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// The commands by purpose, in the order of the help.
 pub const GROUPS: [(&str, &[&str]); 5] = [
@@ -24,513 +27,25 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     ("Research", &["testbed", "density", "accuracy", "atlas"]),
 ];
 
-/// Help that belongs to no command: the word after `vtax help`, and the text.
-pub const TOPICS: [(&str, &str); 3] = [
-    (
-        "exit-status",
-        "\
-Exit status:
-  0    the command did what was asked
-  1    it failed; standard error gives the reason
-  2    the command line is wrong
-  3    inconclusive: no trial counts, or the trials are too few to decide a gate
-  4    a gate of `vtax compare --fail-on` was missed
-  5    this host cannot do it: a program, device or kernel feature is missing
-  130  it was interrupted, and left the host as it was
-A second signal N ends at once a command that is ending in order: 128 + N. Where nobody reads its
-output any more, a command ends quietly, as by SIGPIPE.",
-    ),
-    (
-        "environment",
-        "\
-Environment:
-  VTAX_STATE_DIR    the journal of changes to this host, and the lock
-                    [/var/lib/vtax; for users other than root ~/.local/state/vtax]
-  VTAX_CACHE_DIR    images of guests and testbeds [/var/cache/vtax; else ~/.cache/vtax]
-  VTAX_WALL_METER   the wall meter, as sigrok names it: DRIVER:conn=PORT
-  VTAX_WALL_VOLTS   the volts that go with a wall meter of amperes
-  VTAX_POWER_MODEL  the power model, a file of `vtax meter calibrate`",
-    ),
-    (
-        "charging",
-        "\
-Charging, of every command that shows what guests cost:
-  --method METHOD     how soft interrupts are charged
-                        auto     traced where BPF works, else counted
-                        traced   by BPF programs; an error where BPF does not work
-                        counted  by what each guest exchanged, and the weights
-                        both     the traced charge is shown; `vtax charge` writes the records of each
-  --weights WEIGHTS   the costs of exchanges, relative to each other, where soft interrupts are
-                      counted: NAME=NUMBER with commas between, of received, sent (packets),
-                      kibibyte, block-request, other (soft interrupts that do no I/O)
-                      `vtax accuracy` fits them to a host
-  --idle RULE         the party that pays for the energy of an idle host
-                        host         the host
-                        equal        all guests alike
-                        reservation  guests by their processors
-  --idle-watts WATTS  the power of the idle host
-                      Without it the power is learned from intervals in which the processors were
-                      idle (busy for 5 % or less). With a real meter energy is not charged before
-                      the first of them.",
-    ),
-];
+/// The texts that are data.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Texts {
+    /// Help that belongs to no command, by the word after `vtax help`.
+    topics: BTreeMap<String, String>,
+    /// Two examples for each command, by its words: each command line with its effect.
+    examples: BTreeMap<String, [(String, String); 2]>,
+}
 
-/// Two examples for each command: its words, then each command line with its effect.
-pub const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
-    (
-        "doctor",
-        [
-            ("vtax doctor", "what this host can run and measure"),
-            ("vtax doctor --json", "the same for a program"),
-        ],
-    ),
-    (
-        "explain",
-        [
-            ("vtax explain cpu.per_work", "a metric"),
-            (
-                "vtax explain 'other programs used'",
-                "a reason to suspect a trial",
-            ),
-        ],
-    ),
-    (
-        "plan check",
-        [
-            (
-                "vtax plan check plan.toml",
-                "treatments, trials and expected time",
-            ),
-            (
-                "vtax plan check plan.toml --results results/redis --width 2",
-                "how many blocks an interval of ±2 % needs",
-            ),
-        ],
-    ),
-    (
-        "plan new",
-        [
-            (
-                "vtax plan new --for libvirt:web-1 -o web-1.toml",
-                "a plan for a VM that exists",
-            ),
-            (
-                "vtax plan new --for command",
-                "a plan for a program of yours",
-            ),
-        ],
-    ),
-    (
-        "plan list",
-        [
-            (
-                "vtax plan list",
-                "plans that run by their names, from any directory",
-            ),
-            ("vtax plan list --json", "the same for a program"),
-        ],
-    ),
-    (
-        "plan show",
-        [
-            ("vtax plan show network-tax", "a plan, to read"),
-            (
-                "vtax plan show papers/rossi > rossi.toml",
-                "a plan, to change",
-            ),
-        ],
-    ),
-    (
-        "plan keys",
-        [
-            ("vtax plan keys mtu", "keys about the MTU"),
-            ("vtax plan keys --json", "all keys for a program"),
-        ],
-    ),
-    (
-        "run",
-        [
-            ("vtax run plan.toml --quick", "a plan, for a first look"),
-            (
-                "vtax run --platform native,container -- sha256sum /usr/bin/perl",
-                "a command, without a plan",
-            ),
-        ],
-    ),
-    (
-        "merge",
-        [
-            (
-                "vtax merge host-a host-b --results both",
-                "shards of two machines",
-            ),
-            (
-                "vtax merge shards/* --results whole",
-                "all shards of a directory",
-            ),
-        ],
-    ),
-    (
-        "report",
-        [
-            ("vtax report results/redis", "report.html, and a table"),
-            (
-                "vtax report results/redis --figures svg -o figures",
-                "figures for a paper",
-            ),
-        ],
-    ),
-    (
-        "compare",
-        [
-            ("vtax compare base new --of tax", "what changed"),
-            (
-                "vtax compare base new --fail-on 'cpu.per_work > +5%' --format md",
-                "a gate for a pipeline",
-            ),
-        ],
-    ),
-    (
-        "history",
-        [
-            (
-                "vtax history monday tuesday wednesday",
-                "since which run a number is another",
-            ),
-            (
-                "vtax history monday tuesday -o history.html",
-                "the same as a page",
-            ),
-        ],
-    ),
-    (
-        "survey",
-        [
-            ("vtax survey results", "all runs below a directory"),
-            (
-                "vtax survey results -o trials.parquet",
-                "all trials as one file",
-            ),
-        ],
-    ),
-    (
-        "export",
-        [
-            (
-                "vtax export results/redis > trials.csv",
-                "one row for each trial and metric",
-            ),
-            (
-                "vtax export results/redis comparisons",
-                "ratios with their intervals",
-            ),
-        ],
-    ),
-    (
-        "atlas",
-        [
-            (
-                "vtax atlas shea/fig-7 --run --quick",
-                "the plans of one figure of a paper, then its page",
-            ),
-            ("vtax atlas -o atlas.html", "all figures, without a run"),
-        ],
-    ),
-    (
-        "advise",
-        [
-            (
-                "vtax advise hour",
-                "the knobs for each guest of a recording, with estimates",
-            ),
-            (
-                "vtax advise top.jsonl web-1 -o proof.toml",
-                "one guest in lines of `vtax top --json`, and the plan that measures what is advised",
-            ),
-        ],
-    ),
-    (
-        "top",
-        [
-            ("vtax top --sort softirq", "guests by soft interrupts"),
-            ("vtax top --count 1 --json", "one interval for a program"),
-        ],
-    ),
-    (
-        "charge",
-        [
-            (
-                "vtax charge --interval 10s > guests.csv",
-                "records as CSV, until Ctrl-C",
-            ),
-            (
-                "vtax charge --by pod --count 6 --json",
-                "a minute of Kubernetes' pods",
-            ),
-        ],
-    ),
-    (
-        "record",
-        [
-            (
-                "vtax record -o before --for 1h --note 'kernel 6.1'",
-                "an hour",
-            ),
-            ("vtax record -o today", "until stopped"),
-        ],
-    ),
-    (
-        "cap",
-        [
-            (
-                "vtax cap --guest web-1=0.5 --dry-run",
-                "what a share would change",
-            ),
-            (
-                "vtax cap --each 1",
-                "one processor for each guest, host work included",
-            ),
-        ],
-    ),
-    (
-        "exporter",
-        [
-            ("vtax exporter", "for a Prometheus on this host"),
-            (
-                "vtax exporter --listen 0.0.0.0:19190 --token-file /etc/vtax/token",
-                "for one on another host",
-            ),
-        ],
-    ),
-    (
-        "share",
-        [
-            ("vtax share", "what this guest costs its host"),
-            ("vtax share --count 1 --json", "once, for a program"),
-        ],
-    ),
-    (
-        "web",
-        [
-            ("vtax web", "a page at http://127.0.0.1:19191"),
-            (
-                "vtax web --watch-only --results-root nightly",
-                "the results of a directory, read-only",
-            ),
-        ],
-    ),
-    (
-        "meter list",
-        [
-            ("vtax meter list", "meters, and why others are absent"),
-            ("vtax meter list --json", "the same for a program"),
-        ],
-    ),
-    (
-        "meter calibrate",
-        [
-            (
-                "vtax meter calibrate -o model.toml",
-                "a power model of this host",
-            ),
-            (
-                "vtax meter calibrate --step 30s",
-                "the same with less noise",
-            ),
-        ],
-    ),
-    (
-        "image build",
-        [
-            ("vtax image build", "the image, if it is not built"),
-            ("vtax image build --force", "again"),
-        ],
-    ),
-    (
-        "testbed build",
-        [
-            ("vtax testbed build kvm", "an emulated host with KVM"),
-            (
-                "vtax testbed build qemu",
-                "the QEMU that emulates hosts best",
-            ),
-        ],
-    ),
-    (
-        "testbed shell",
-        [
-            ("vtax testbed shell kvm", "a console of an emulated host"),
-            (
-                "vtax testbed shell xen --testbed plans/two-processors.toml",
-                "with settings",
-            ),
-        ],
-    ),
-    (
-        "testbed list",
-        [
-            ("vtax testbed list", "what is in the cache"),
-            ("vtax testbed list --json", "the same for a program"),
-        ],
-    ),
-    (
-        "testbed rm",
-        [
-            ("vtax testbed rm xen", "images of hosts with Xen"),
-            ("vtax testbed rm qemu", "the QEMU that was built"),
-        ],
-    ),
-    (
-        "testbed cost",
-        [
-            ("vtax testbed cost --list", "the cost models"),
-            (
-                "vtax testbed cost results/guard --model nehalem",
-                "results with another model",
-            ),
-        ],
-    ),
-    (
-        "testbed guard",
-        [
-            ("vtax testbed guard", "plans/guard.toml against its counts"),
-            ("vtax testbed guard --accept", "take the new counts"),
-        ],
-    ),
-    (
-        "mvm build",
-        [
-            (
-                "vtax mvm build web -o web.img",
-                "a boot sector that serves HTTP",
-            ),
-            ("vtax mvm build idle --format qcow2", "one for another VMM"),
-        ],
-    ),
-    (
-        "mvm run",
-        [
-            ("vtax mvm run --guests 1000", "a thousand web servers"),
-            (
-                "vtax mvm run --image idle --guests 100 --live",
-                "guests that never park",
-            ),
-        ],
-    ),
-    (
-        "nic",
-        [
-            (
-                "vtax nic --socket-path /run/vm1.sock --tap tap0 --hold 50us",
-                "one port on a tap",
-            ),
-            ("vtax nic --config nic.toml", "ports by a file"),
-        ],
-    ),
-    (
-        "nic ctl list",
-        [
-            ("vtax nic ctl --api /run/nic.sock list", "all ports"),
-            ("vtax nic ctl --api /run/nic.sock list vm1", "one port"),
-        ],
-    ),
-    (
-        "nic ctl stats",
-        [
-            (
-                "vtax nic ctl --api /run/nic.sock stats",
-                "counters of all ports",
-            ),
-            (
-                "vtax nic ctl --api /run/nic.sock stats vm1",
-                "counters of one port",
-            ),
-        ],
-    ),
-    (
-        "nic ctl watch",
-        [
-            ("vtax nic ctl --api /run/nic.sock watch", "once a second"),
-            (
-                "vtax nic ctl --api /run/nic.sock watch vm1 --interval 100ms",
-                "ten times a second",
-            ),
-        ],
-    ),
-    (
-        "nic ctl set",
-        [
-            (
-                "vtax nic ctl --api /run/nic.sock set vm1 --cap 200us",
-                "the longest hold of a port",
-            ),
-            (
-                "vtax nic ctl --api /run/nic.sock set all --mode off",
-                "no holds",
-            ),
-        ],
-    ),
-    (
-        "nic ctl clear-override",
-        [
-            (
-                "vtax nic ctl --api /run/nic.sock clear-override vm1",
-                "one port",
-            ),
-            (
-                "vtax nic ctl --api /run/nic.sock clear-override all",
-                "all ports",
-            ),
-        ],
-    ),
-    (
-        "nic top",
-        [
-            ("vtax nic top --api /run/nic.sock", "a live table"),
-            ("vtax nic top --api /run/nic.sock --count 1", "one interval"),
-        ],
-    ),
-    (
-        "density",
-        [
-            (
-                "vtax density --platform qemu --max 8",
-                "how many VMs of QEMU fit, up to 8",
-            ),
-            (
-                "vtax density plans/papers/bratterud-kvm.toml --place testbed:kvm",
-                "a plan in emulated hosts",
-            ),
-        ],
-    ),
-    (
-        "accuracy run",
-        [
-            (
-                "vtax accuracy run plans/papers/cherkasova-accuracy.toml --place testbed:kvm",
-                "in an emulated host",
-            ),
-            (
-                "vtax accuracy run plan.toml --results study",
-                "on this host",
-            ),
-        ],
-    ),
-    (
-        "accuracy table",
-        [
-            ("vtax accuracy table study", "the errors of a study"),
-            ("vtax accuracy table study --json", "every measurement"),
-        ],
-    ),
-    (
-        "restore",
-        [
-            ("vtax restore", "undo what a killed run left"),
-            ("vtax restore --forget", "give up on what cannot be undone"),
-        ],
-    ),
-];
+/// A test checks that the file can be read.
+static TEXTS: LazyLock<Texts> =
+    LazyLock::new(|| toml::from_str(include_str!("help.toml")).unwrap_or_default());
+
+/// Help that belongs to no command: the word after `vtax help`, and the text.
+pub fn topics() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let topics = TEXTS.topics.iter();
+    topics.map(|(name, text)| (name.as_str(), text.as_str()))
+}
 
 /// The longest list of values that stands in the text of an option. A longer one is for completions.
 const MOST_VALUES: usize = 20;
@@ -592,26 +107,14 @@ fn with_examples(command: Command, path: &str) -> Command {
         let path = format!("{path} {name}");
         command.mut_subcommand(name, |one| with_examples(one, path.trim_start()))
     });
-    let lines: String = examples(path)
-        .iter()
+    let examples = TEXTS.examples.get(path).into_iter().flatten();
+    let lines: String = examples
         .map(|(line, effect)| format!("\n  # {effect}\n  {line}"))
         .collect();
     match lines.as_str() {
         "" => command,
         lines => command.after_help(format!("Examples:{lines}")),
     }
-}
-
-/// Two examples of a command. Those of a group are the first ones of the commands in it.
-fn examples(path: &str) -> Vec<(&'static str, &'static str)> {
-    if let Some((_, own)) = EXAMPLES.iter().find(|(of, _)| *of == path) {
-        return own.to_vec();
-    }
-    let start = format!("{path} ");
-    let of_group = || EXAMPLES.iter().filter(|(of, _)| of.starts_with(&start));
-    let firsts = of_group().map(|(_, [first, _])| *first);
-    let seconds = of_group().map(|(_, [_, second])| *second);
-    firsts.chain(seconds).take(2).collect()
 }
 
 /// The help of vtax itself: the commands by group.
@@ -627,7 +130,9 @@ fn summary(command: &Command) -> String {
             text.push_str(&format!("  {name:<9} {about}\n"));
         }
     }
-    let topics = TOPICS.map(|(name, _)| format!("vtax help {name}"));
+    let topics: Vec<String> = topics()
+        .map(|(name, _)| format!("vtax help {name}"))
+        .collect();
     text + &format!(
         "\nOptions and examples of a command: vtax help COMMAND\nTopics: {}\nNext step on this host: vtax\n",
         topics.join(", ")
@@ -638,7 +143,6 @@ fn summary(command: &Command) -> String {
 mod tests {
     use super::*;
     use clap::FromArgMatches;
-    use std::collections::BTreeSet;
 
     /// Every visible command that has a help of its own, by its words.
     fn commands<'a>(command: &'a Command, path: &str, found: &mut Vec<(String, &'a Command)>) {
@@ -723,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_options_of_charging_are_a_short_group_in_every_command_and_have_a_topic() {
-        let (_, topic) = TOPICS.iter().find(|(name, _)| *name == "charging").unwrap();
+        let topic = &TEXTS.topics["charging"];
         let parser = parser();
         let has = |command: &Command| {
             let mut options = command.get_arguments();
@@ -750,23 +254,18 @@ mod tests {
     fn every_command_has_two_examples_that_the_parser_accepts() {
         let parser = parser();
         let all = all(&parser);
-        let with: BTreeSet<&str> = EXAMPLES.iter().map(|(path, _)| *path).collect();
+        // The file can be read, and has no command twice.
+        toml::from_str::<Texts>(include_str!("help.toml")).unwrap();
+        let with = &TEXTS.examples;
         let without: Vec<&String> = all
             .iter()
             .filter(|(path, one)| {
-                let is_group = one.is_subcommand_required_set() && one.has_subcommands();
-                let is_listed = is_group || with.contains(path.as_str());
-                path != "help" && !(is_listed && one.get_after_help().is_some())
+                path != "help" && (!with.contains_key(path) || one.get_after_help().is_none())
             })
             .map(|(path, _)| path)
             .collect();
-        assert_eq!(
-            with.len(),
-            EXAMPLES.len(),
-            "a command is twice in the table"
-        );
         assert!(without.is_empty(), "without examples: {without:?}");
-        for (path, examples) in EXAMPLES {
+        for (path, examples) in with {
             assert!(
                 all.iter().any(|(known, _)| known == path),
                 "no command {path}"

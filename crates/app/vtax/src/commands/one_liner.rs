@@ -100,10 +100,11 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
     };
     let service = arguments.serve.as_deref();
     // The entry point of an image has the image's name.
-    let of_image = arguments
-        .image
-        .as_deref()
-        .filter(|_| arguments.ready.is_some());
+    let of_image = if arguments.ready.is_some() {
+        arguments.image.as_deref()
+    } else {
+        None
+    };
     let program = match (service, of_image) {
         (None, Some(_)) => ENTRY_POINT.to_owned(),
         (service, _) => name(service.unwrap_or(&load)),

@@ -94,7 +94,11 @@ pub fn estimate(
         .iter()
         .map(|one| {
             let is_known = common.iter().any(|known| known.record == one.record);
-            let summary = analysis.treatment(&one.record.label).filter(|_| is_known);
+            let summary = if is_known {
+                analysis.treatment(&one.record.label)
+            } else {
+                None
+            };
             let measured = summary.and_then(|summary| summary.phases.get("total").copied());
             measured.unwrap_or_else(|| one.expected_time(plan, catalogue).as_secs_f64())
         })
@@ -114,9 +118,13 @@ pub fn estimate(
             .unwrap_or("no treatment of them has a baseline that counts");
         return Err(format!("cannot estimate the blocks from {at}: {reason}").into());
     }
-    let needed = comparisons
-        .iter()
-        .map(|row| row.needed.filter(|_| row.repetition == "block"));
+    let needed = comparisons.iter().map(|row| {
+        if row.repetition == "block" {
+            row.needed
+        } else {
+            None
+        }
+    });
     let blocks = needed
         .collect::<Option<Vec<_>>>()
         .and_then(|all| all.into_iter().max());
@@ -180,12 +188,11 @@ fn is_same(one: &PlannedTreatment, other: &PlannedTreatment) -> bool {
 }
 
 fn row(of: &Comparison, width: f64, block_seconds: f64) -> Row {
-    let needed = of.needed_for(width).map(|needed| needed.n);
-    let needed = needed.or(of
-        .certainty
-        .is_exact()
-        .then_some(1)
-        .filter(|_| of.ratio.is_some()));
+    let needed = match of.needed_for(width) {
+        Some(needed) => Some(needed.n),
+        None if of.certainty.is_exact() && of.ratio.is_some() => Some(1),
+        None => None,
+    };
     let repetition = if of.judgement.over_machines {
         "machine"
     } else {
@@ -221,9 +228,10 @@ fn row(of: &Comparison, width: f64, block_seconds: f64) -> Row {
         repetitions,
         width: of.half_width(),
         repetition,
-        seconds: needed
-            .filter(|_| !of.judgement.over_machines)
-            .map(|n| n as f64 * block_seconds),
+        seconds: match needed {
+            Some(n) if !of.judgement.over_machines => Some(n as f64 * block_seconds),
+            _ => None,
+        },
         unknown: needed.is_none().then(unknown),
         needed,
     }

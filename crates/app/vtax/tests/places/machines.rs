@@ -153,7 +153,9 @@ impl Machines {
         let ahead = format!("{AHEAD}");
         let clock = ["--time", "--monotonic", &ahead];
         let mut options = vec!["--mount", "--pid", "--mount-proc"];
-        options.extend(clock.iter().filter(|_| has_clock));
+        if has_clock {
+            options.extend(clock);
+        }
         fs::write(format!("{path}/boot"), format!("boot-{number}\n")).unwrap();
         let (other, pid) = namespaces(
             &options,
