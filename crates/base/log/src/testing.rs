@@ -3,7 +3,8 @@
 
 use crate::Line;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use tracing::Dispatch;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -28,6 +29,10 @@ pub(crate) fn logged_by(filter: Targets, run: impl FnOnce()) -> String {
             Ok(())
         }
     }
+    // While there is one log alone, tracing takes it for the log of every thread: an event that another thread, which
+    // has no log, comes to first would be off for good.
+    static SECOND: OnceLock<Dispatch> = OnceLock::new();
+    SECOND.get_or_init(|| Dispatch::new(tracing_subscriber::registry()));
     let buffer = Buffer::default();
     let writer = buffer.clone();
     let lines = tracing_subscriber::fmt::layer()

@@ -17,6 +17,8 @@ use std::fs::{self, File};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use tracing::{debug, error, info, warn};
+use vtax_core::counted;
 use vtax_files::Dir;
 
 /// The journal's name in the state directory.
@@ -116,6 +118,24 @@ impl fmt::Display for Change {
     }
 }
 
+impl Change {
+    /// Whether undoing it restores a value of the host. Otherwise it removes what vtax made.
+    fn is_of_a_value(&self) -> bool {
+        matches!(
+            self,
+            Self::Setting { .. } | Self::DomainCap { .. } | Self::XenTrace
+        )
+    }
+
+    /// The value that vtax is about to set, where it is known.
+    fn new_value(&self) -> Option<&str> {
+        let (Self::Setting { written, .. } | Self::DomainCap { written, .. }) = self else {
+            return None;
+        };
+        written.as_ref()?.values.last().map(String::as_str)
+    }
+}
+
 /// An entry as stored: the change, and the boot id at the time of the change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
@@ -166,6 +186,8 @@ pub struct Journal {
     changes: Vec<Change>,
     /// The place of each change.
     places: Vec<Place>,
+    /// The number of the first changes, which an earlier process made.
+    found: usize,
     /// The changes that were left in place during undoing.
     left: Vec<Left>,
 }
@@ -217,10 +239,18 @@ impl Journal {
         }
         file.seek(io::SeekFrom::End(0))
             .map_err(HostError::file("read", &path))?;
+        if !changes.is_empty() {
+            warn!(
+                "an earlier vtax was cut off: {} has {} of it",
+                path.display(),
+                counted(changes.len(), "change")
+            );
+        }
         Ok(Self {
             path,
             file,
             boot: boot.to_owned(),
+            found: changes.len(),
             changes,
             places,
             left: Vec::new(),
@@ -281,6 +311,12 @@ impl Journal {
             .write_all(text.as_bytes())
             .and_then(|()| self.file.sync_data())
             .map_err(HostError::file("write", &self.path))?;
+        for change in &changes {
+            match change.new_value() {
+                Some(value) => debug!("the journal has {change}, and becomes `{value}`"),
+                None => debug!("the journal has {change}"),
+            }
+        }
         self.changes.extend(changes);
         self.places.extend(places);
         Ok(())
@@ -385,13 +421,23 @@ impl Journal {
             // Directories and pool VMs survive a reboot.
             let stays = matches!(change, Change::Directory { .. } | Change::PoolVm { .. });
             if place.boot == self.boot || stays {
-                let left = undo(change)?.map(|why| Left {
-                    change: change.clone(),
-                    why,
-                });
+                let left = undo(change)
+                    .inspect_err(|cause| error!("cannot restore {change}: {cause}"))?
+                    .map(|why| Left {
+                        change: change.clone(),
+                        why,
+                    });
+                let is_found = self.changes.len() <= self.found;
+                match &left {
+                    Some(left) => warn!("{left}"),
+                    None if is_found || change.is_of_a_value() => info!("restored: {change}"),
+                    None => debug!("removed: {change}"),
+                }
                 self.left.extend(left);
+            } else {
+                // Kernel state ends with its boot: nothing to undo.
+                debug!("{change} ended with an earlier boot of this host");
             }
-            // Kernel state ends with its boot: nothing to undo.
             self.forget_last()?;
         }
         Ok(())
@@ -406,6 +452,7 @@ impl Journal {
         let (Some(change), Some(place)) = (self.changes.pop(), self.places.pop()) else {
             return Ok(None);
         };
+        self.found = self.found.min(self.changes.len());
         let end = if self.changes.is_empty() {
             0
         } else {

@@ -6,6 +6,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use tracing::debug;
 use vtax_files::Dir;
 
 /// The lock file's name in the state directory.
@@ -50,6 +51,7 @@ impl Lock {
             .and_then(|()| file.rewind())
             .and_then(|()| file.write_all(text.as_bytes()))
             .map_err(HostError::file("write", &path))?;
+        debug!("holds the lock {}: {purpose}", path.display());
         Ok(Self { _file: file })
     }
 }

@@ -22,6 +22,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use tracing::info;
 use vtax_kernel::cgroup::memberships;
 use vtax_kernel::mounts::{self, Mount};
 
@@ -461,7 +462,9 @@ pub fn sweep_probes() {
                 .and_then(|rest| rest.strip_prefix(PROBE)?.split('-').nth(1));
             if owner.is_some_and(|owner| !Path::new("/proc").join(owner).exists()) {
                 // A busy group belongs to a running probe.
-                let _ = remove_folders(&folder);
+                if remove_folders(&folder).is_ok() {
+                    info!("removed: {}, of a probe that was killed", folder.display());
+                }
             }
         }
     }

@@ -49,6 +49,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use tracing::{debug, warn};
+use vtax_core::counted;
 use vtax_core::owner::Owner;
 use vtax_observe::Subject;
 
@@ -247,6 +249,11 @@ impl Cell {
         if let (Some(outer), Some(target)) = (&config.outer, entries.first()) {
             outer.connect(target, &config.link)?;
         }
+        debug!(
+            "the cell {unique} has {} and process {}",
+            counted(seats, "seat"),
+            holder.pid()
+        );
         Ok(Self {
             holder,
             groups,
@@ -320,6 +327,16 @@ impl Cell {
     /// # Errors
     /// The names of what is left.
     pub fn destroy(mut self) -> Result<(), HostError> {
+        let name = std::mem::take(&mut self.name);
+        let gone = self.end();
+        match &gone {
+            Ok(()) => debug!("the cell {name} is gone"),
+            Err(cause) => warn!("the cell {name} is not wholly gone: {cause}"),
+        }
+        gone
+    }
+
+    fn end(&mut self) -> Result<(), HostError> {
         // The second step runs even if the first fails.
         let ended = self.holder.end();
         let removed = self.groups.iter_mut().map(Groups::remove);

@@ -34,6 +34,63 @@ fn what_a_crashed_process_recorded_is_undone_at_the_next_start() {
     assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 0);
 }
 
+#[test]
+fn the_log_names_each_change_each_restore_and_what_is_left_at_its_level() {
+    let state = tempfile::tempdir().unwrap();
+    let made = vtax_log::testing::logged(|| {
+        let (_, mut journal) = capped(state.path(), &["30000"]);
+        let mark = journal.mark();
+        journal.record(directory(state.path(), "vtax-a")).unwrap();
+        journal.undo_to(mark).unwrap();
+    });
+    let limit = state.path().join("group/cpu.cfs_quota_us");
+    let setting = format!("the setting {}, which was `50000`", limit.display());
+    let of = |priority: u32, text: &str| format!("<{priority}>vtax_host::journal: {text}");
+    let folder = format!("the directory {}", state.path().join("vtax-a").display());
+    assert_eq!(
+        made.lines().collect::<Vec<_>>(),
+        [
+            of(
+                7,
+                &format!("the journal has {setting}, and becomes `30000`")
+            ),
+            of(7, &format!("the journal has {folder}")),
+            of(7, &format!("removed: {folder}")),
+        ]
+    );
+
+    let undone = |value: &str| {
+        fs::write(&limit, value).unwrap();
+        vtax_log::testing::logged(|| drop(undone_anew(state.path())))
+    };
+    let restored = undone("30000\n");
+    let cut_off = format!(
+        "an earlier vtax was cut off: {} has 1 change of it",
+        state.path().join(FILE).display()
+    );
+    assert_eq!(
+        restored.lines().collect::<Vec<_>>(),
+        [of(4, &cut_off), of(6, &format!("restored: {setting}"))]
+    );
+    drop(capped(state.path(), &["30000"]));
+    let left = undone("60000\n");
+    let why = "another program has set it to `60000` since";
+    assert!(
+        left.contains(&of(4, &format!("not restored: {setting}: {why}"))),
+        "{left}"
+    );
+    let foreign = directory(state.path(), "foreign");
+    let failed = vtax_log::testing::logged(|| {
+        let mut journal = Journal::open(state.path()).unwrap();
+        journal.record(foreign.clone()).unwrap();
+        journal.undo_all().unwrap_err();
+    });
+    assert!(
+        failed.contains(&of(3, "cannot restore the directory")),
+        "{failed}"
+    );
+}
+
 /// A limit of a group whose old value is 50000 and which vtax set to these values in turn.
 fn capped(state: &Path, values: &[&str]) -> (PathBuf, Journal) {
     let group = state.join("group");
