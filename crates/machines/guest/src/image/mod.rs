@@ -33,6 +33,7 @@ use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tracing::{info, warn};
 use vtax_files::Dir;
 use vtax_host::HostError;
 use vtax_host::untrusted::end_of;
@@ -121,7 +122,9 @@ fn ensure_in(
         return Ok(files);
     }
     remove_abandoned(&images, &hash, progress)?;
+    info!("the image {hash} is built in {}", images.display());
     build::build(&images, recipe, &hash, progress)?;
+    info!("the image {hash} is ready");
     find(cache, &hash).ok_or_else(|| HostError::Missing {
         what: format!("the image that was just built in {}", images.display()),
         remedy: "it was removed; build it again".to_owned(),
@@ -236,6 +239,7 @@ fn remove_abandoned(
     // A directory with the final name that is not complete was damaged by a user.
     let damaged = images.join(hash);
     if damaged.exists() {
+        warn!("the image {hash} lacks files: it is removed");
         remove_unmounted(&damaged)?;
     }
     remove_unfinished(images, Some(hash), progress)
@@ -268,9 +272,9 @@ pub fn remove_unfinished(
         } else if lock.is_some()
             && let Err(error) = remove_unmounted(&entry.path())
         {
-            progress(&format!(
-                "an unfinished image of another run is left: {error}"
-            ));
+            let line = format!("an unfinished image of another run is left: {error}");
+            warn!("{line}");
+            progress(&line);
         }
     }
     Ok(())
@@ -362,6 +366,22 @@ mod tests {
         remove_abandoned(&images, "abc", &mut |_| {}).unwrap();
         let left = [own, killed, running, image.root].map(|path| path.exists());
         assert_eq!(left, [false, false, true, true]);
+    }
+
+    #[test]
+    fn an_image_that_lacks_files_is_removed_with_a_warning() {
+        let cache = tempfile::tempdir().unwrap();
+        let files = fake_image(cache.path(), "abc");
+        fs::remove_file(&files.kernel).unwrap();
+        let images = cache.path().join("images");
+        let logged = vtax_log::testing::logged(|| {
+            remove_abandoned(&images, "abc", &mut |_| {}).unwrap();
+        });
+        assert_eq!(
+            logged,
+            "<4>vtax_guest::image: the image abc lacks files: it is removed\n"
+        );
+        assert!(!files.root.exists());
     }
 
     #[test]

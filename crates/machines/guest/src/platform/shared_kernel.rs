@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tracing::debug;
 use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::cgroup::{Group, PROBE, sweep_probes};
@@ -62,6 +63,11 @@ impl SharedKernelTarget {
             ("root.layer".to_owned(), root.layer.to_string()),
             ("command.prefix".to_owned(), entrance.prefix.join(" ")),
         ]);
+        debug!(
+            "a target on the host's kernel is started: {} of the cell with process {}",
+            seat.owner(),
+            seat.holder_pid()
+        );
         let scratch = root.scratch.as_ref();
         environment.extend(scratch.map(|scratch| backing(scratch.direct, "the host's")));
         environment.extend(
@@ -221,6 +227,10 @@ impl Target for SharedKernelTarget {
         self.jobs.settle();
         let killed = self.entry.guest.kill();
         self.jobs.reap();
+        debug!(
+            "a target on the host's kernel has ended: {}",
+            self.about.subject.owner
+        );
         killed
     }
 }

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
+use tracing::debug;
 use vtax_host::HostError;
 use vtax_host::untrusted::shown_lines;
 
@@ -61,6 +62,7 @@ impl Process {
         messages: PathBuf,
         console: PathBuf,
     ) -> Self {
+        debug!("{name} is started: process {}", child.id());
         Self {
             name,
             child,
@@ -246,6 +248,7 @@ impl Drop for Process {
         if !matches!(self.child.try_wait(), Ok(Some(_))) {
             self.kill();
         }
+        debug!("{} has ended: process {}", self.name, self.child.id());
     }
 }
 
@@ -259,4 +262,25 @@ pub(in crate::platform) fn last_lines(text: &str, most: usize) -> Vec<&str> {
 /// The text of a serial console, without the control codes of firmware.
 pub(in crate::platform) fn console_text(path: &Path) -> String {
     shown_lines(&image::tail(path).replace('\r', ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn the_log_has_the_start_and_the_end_of_a_vmm() {
+        let logged = vtax_log::testing::logged(|| {
+            let child = Command::new("sleep").arg("60").spawn().unwrap();
+            let nowhere = PathBuf::new();
+            drop(Process::of("QEMU", child, nowhere.clone(), nowhere));
+        });
+        let lines: Vec<&str> = logged.lines().collect();
+        let of =
+            |text: &str| format!("<7>vtax_guest::platform::vm::process: QEMU {text}: process ");
+        assert_eq!(lines.len(), 2, "{logged}");
+        assert!(lines[0].starts_with(&of("is started")), "{logged}");
+        assert!(lines[1].starts_with(&of("has ended")), "{logged}");
+    }
 }

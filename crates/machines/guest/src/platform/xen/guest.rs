@@ -17,6 +17,7 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tracing::debug;
 use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::Seat;
@@ -80,6 +81,7 @@ impl Guest {
     ) -> Result<Self, HostError> {
         let started = Instant::now();
         let mut guest = Self::create(domain, files, seat, scratch)?;
+        debug!("the domain {} is created: number {}", guest.name, guest.id);
         let device = format!("vif{}.0", guest.id);
         seat.adopt_device(&device)?;
         guest.console.open(guest.id);
@@ -244,6 +246,7 @@ impl Guest {
         self.agent = None;
         xl::destroy(&self.name)?;
         self.destroyed = true;
+        debug!("the domain {} is destroyed", self.name);
         Ok(())
     }
 }
