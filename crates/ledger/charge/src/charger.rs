@@ -320,8 +320,10 @@ impl Charger {
         };
         let number = |subject: &Subject| {
             let is_given = given.iter().any(|given| given.owner == subject.owner);
-            let guest = self.guests.of(subject).filter(|_| is_given);
-            guest.map(|guest| guest.number)
+            if !is_given {
+                return None;
+            }
+            self.guests.of(subject).map(|guest| guest.number)
         };
         let softirqs = self
             .programs
@@ -371,7 +373,7 @@ impl Charger {
         // In the first pass methods begin their own first interval.
         let begins = usage.is_none();
         let usage = usage.unwrap_or_default();
-        pass.energy = read.filter(|_| !begins);
+        pass.energy = if begins { None } else { read };
         for (method, carried) in &mut self.methods {
             let io = method.charge(&self.guests, &usage, &pass.exchanges);
             let io = io.unwrap_or_else(|error| {
@@ -545,7 +547,7 @@ impl EnergyReader {
                 let span = now.saturating_since(before.0);
                 Some((span, sum - before.1, idle.map(|idle| idle - before.2)))
             });
-            let step = step.filter(|_| !is_part);
+            let step = if is_part { None } else { step };
             choice.moved |= step.is_some_and(|(_, joules, _)| joules > 0.0);
             steps.push((choice.moved, choice.energy.source, step));
         }
@@ -554,7 +556,8 @@ impl EnergyReader {
         let (span, joules, idle) = step?;
         let total = Joules(joules.max(0.0));
         // Energy of more than the last interval is no sign of how busy that interval was.
-        let busy = busy.filter(|_| passed.is_some_and(|at| now.saturating_since(at) == span));
+        let is_of_last = passed.is_some_and(|at| now.saturating_since(at) == span);
+        let busy = if is_of_last { busy } else { None };
         let idle = match idle {
             Some(modelled) => Some(Joules(modelled)),
             None => self.idle.part(total, span, busy),

@@ -147,6 +147,11 @@ pub fn records(snapshot: &LedgerSnapshot) -> Vec<Record<'_>> {
 /// Returns the records of the ledger of one interval.
 pub fn of_ledger<'a>(interval: &Interval<'a>, method: &'a str, ledger: &Ledger) -> Vec<Record<'a>> {
     let energy = interval.energy;
+    let (energy_model, energy_meter) = if energy.is_some() {
+        (interval.energy_model.clone(), interval.energy_meter.clone())
+    } else {
+        (None, None)
+    };
     let blank = Record {
         began: interval.began.to_string(),
         ended: interval.ended.to_string(),
@@ -166,8 +171,8 @@ pub fn of_ledger<'a>(interval: &Interval<'a>, method: &'a str, ledger: &Ledger) 
         interval_cpu_seconds: ledger.total.as_secs_f64(),
         interval_energy_joules: energy.map(|energy| energy.total.0),
         cpu_error_seconds: None,
-        energy_model: interval.energy_model.clone().filter(|_| energy.is_some()),
-        energy_meter: interval.energy_meter.clone().filter(|_| energy.is_some()),
+        energy_model,
+        energy_meter,
     };
     let active = active_energy(energy, ledger);
     let mut records = Vec::new();

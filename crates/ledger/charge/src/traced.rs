@@ -155,7 +155,7 @@ impl Cookies {
                 if device.namespace == guests.host_namespace() || self.known.contains_key(&key) {
                     continue;
                 }
-                let known = before.remove(&key).filter(|_| !is_due);
+                let known = if is_due { None } else { before.remove(&key) };
                 self.known.insert(key, known.flatten());
                 if let (None, Some(process)) = (known, process) {
                     unknown.push((key, guests.process(process).path("ns/net")));

@@ -165,7 +165,15 @@ impl UsageReader {
                 leapt += 1;
                 continue;
             }
-            let inside = guest.group.as_deref().filter(|_| guest.platform.is_vm());
+            let inside = if guest.platform.is_vm()
+                && let Some(group) = guest.group.as_deref()
+            {
+                group
+                    .ancestors()
+                    .find_map(|group| containers.get(group.as_os_str()).copied())
+            } else {
+                None
+            };
             used.push(GuestUse {
                 number: guest.number,
                 own: stages,
@@ -173,11 +181,7 @@ impl UsageReader {
                     Some(_) => stages.get(Stage::Vcpu),
                     None => Nanoseconds(0),
                 },
-                inside: inside.and_then(|group| {
-                    group
-                        .ancestors()
-                        .find_map(|group| containers.get(group.as_os_str()).copied())
-                }),
+                inside,
             });
         }
 

@@ -96,7 +96,9 @@ fn programs() -> BTreeMap<String, usize> {
         let info = std::fs::read_to_string(file.path()).unwrap_or_default();
         // Links have a tag, too, and no type.
         let tag = info.lines().find(|line| line.starts_with("prog_tag:"));
-        if let Some(tag) = tag.filter(|_| info.contains("prog_type:")) {
+        if info.contains("prog_type:")
+            && let Some(tag) = tag
+        {
             *counts.entry(tag.to_owned()).or_default() += 1;
         }
     }

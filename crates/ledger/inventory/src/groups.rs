@@ -231,7 +231,10 @@ impl Groups {
         let is_new = |known: &Known| known.found == self.passes && self.passes > 1;
         let mut families: HashMap<u64, Family> = HashMap::new();
         for (inode, known) in &self.known {
-            let Some(kind) = known.family.filter(|_| !known.is_container) else {
+            if known.is_container {
+                continue;
+            }
+            let Some(kind) = known.family else {
                 continue;
             };
             families.insert(

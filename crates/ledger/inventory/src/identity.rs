@@ -55,7 +55,11 @@ impl Guests {
             let line = String::from_utf8_lossy(&line).to_ascii_lowercase();
             identity.macs.iter().any(|mac| line.contains(mac.as_str()))
         });
-        found.next().filter(|_| found.next().is_none())
+        let only = found.next()?;
+        if found.next().is_some() {
+            return None;
+        }
+        Some(only)
     }
 
     /// Returns the guest with this name.
@@ -67,7 +71,7 @@ impl Guests {
     pub fn subject(&self, guest: &Guest, owner: &Owner) -> Subject {
         let is_vm = guest.platform.is_vm();
         // A VM's control group may contain other VMs too; its threads belong to it alone.
-        let group = guest.group.as_ref().filter(|_| !is_vm);
+        let group = if is_vm { None } else { guest.group.as_ref() };
         let mounted = self.hierarchy().map(|hierarchy| &hierarchy.mounted);
         let namespace_of = |namespace| {
             let lives_there =
@@ -92,7 +96,11 @@ impl Guests {
                 .map(|(group, mounted)| mounted.join(group))
                 .into_iter()
                 .collect(),
-            vmm: guest.process.filter(|_| is_vm && guest.domain.is_none()),
+            vmm: if is_vm && guest.domain.is_none() {
+                guest.process
+            } else {
+                None
+            },
             domain: guest.domain.map(|(domain, _)| domain),
             net_devices: devices.collect(),
             ..Subject::default()

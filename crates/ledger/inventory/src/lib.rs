@@ -376,9 +376,10 @@ impl Guests {
         let process = Process::new(&self.roots.proc, pid);
         let arguments = process.arguments();
         if arguments.is_empty() {
-            let name = process.command_name();
-            let name = name.filter(|_| process.is_kernel_thread());
-            return name.map_or(Kind::Other, |name| kernel_thread(&name));
+            return match process.command_name() {
+                Some(name) if process.is_kernel_thread() => kernel_thread(&name),
+                _ => Kind::Other,
+            };
         }
         let executable = process.executable();
         let executable = executable.as_deref();
@@ -403,7 +404,7 @@ impl Guests {
         }
         // A Xen domain's device model is a QEMU, but not a separate guest.
         let domain = options::value(&arguments, "xen-domid").and_then(text::small);
-        if let Some(domain) = domain.filter(|_| !is_in_container) {
+        if !is_in_container && let Some(domain) = domain {
             return Kind::ForDomain {
                 domain,
                 work: HelperWork::Emulator,

@@ -354,21 +354,22 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut found = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((byte, after)) = rest.split_first() {
-        let code = after
-            .strip_prefix(b"x")
-            .filter(|_| *byte == b'\\')
-            .and_then(|after| after.split_at_checked(2))
-            .and_then(|(code, after)| {
-                let code = std::str::from_utf8(code).ok()?;
-                let is_code = code.bytes().all(|digit| digit.is_ascii_hexdigit());
-                let byte = u8::from_str_radix(code, 16).ok().filter(|_| is_code)?;
-                Some((byte, after))
-            });
-        let (byte, after) = code.unwrap_or((*byte, after));
+        let (byte, after) = escape(rest).unwrap_or((*byte, after));
         found.push(byte);
         rest = after;
     }
     found
+}
+
+/// The byte that an escape at the beginning of a text encodes, and the rest of the text.
+fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
+    let (code, after) = text.strip_prefix(b"\\x")?.split_at_checked(2)?;
+    let code = std::str::from_utf8(code).ok()?;
+    // A number may have a sign.
+    if !code.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    Some((u8::from_str_radix(code, 16).ok()?, after))
 }
 
 #[cfg(test)]

@@ -101,14 +101,13 @@ pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
         }
         for (metric, is_energy, least, measure) in METRICS {
             let source = if is_energy {
-                before.energy_source.max(after.energy_source)
+                let (Some(before), Some(after)) = (before.energy_source, after.energy_source)
+                else {
+                    continue;
+                };
+                before.max(after)
             } else {
-                Some(source_of_cpu(&[other, guest]))
-            };
-            let is_missing =
-                is_energy && (before.energy_source.is_none() || after.energy_source.is_none());
-            let Some(source) = source.filter(|_| !is_missing) else {
-                continue;
+                source_of_cpu(&[other, guest])
             };
             let is_hidden = metric::COST_HIDDEN.is(metric.name)
                 || metric::COST_HOST_PER_PACKET.is(metric.name)

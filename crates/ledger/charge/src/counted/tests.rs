@@ -179,9 +179,13 @@ impl Kernel {
     fn hits(&mut self, time: f64) -> f64 {
         let chances = (time / PERIOD * 8.0).ceil();
         let chance = time / PERIOD / chances.max(1.0);
-        (0..chances as u32)
-            .filter(|_| self.uniform() < chance)
-            .count() as f64
+        let mut hits = 0.0;
+        for _ in 0..chances as u32 {
+            if self.uniform() < chance {
+                hits += 1.0;
+            }
+        }
+        hits
     }
 
     fn second(&mut self) -> (Truth, Usage, IntervalExchanges, Samples) {

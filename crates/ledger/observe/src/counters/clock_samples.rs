@@ -273,7 +273,10 @@ fn parse(mut records: &[u8], functions: &[Function], into: &mut Parsed) {
         let [kind @ .., _, _, low, high] = header.to_ne_bytes();
         let kind = u32::from_ne_bytes(kind);
         let size = usize::from(u16::from_ne_bytes([low, high]));
-        let Some((record, rest)) = records.split_at_checked(size).filter(|_| size >= 8) else {
+        if size < 8 {
+            return;
+        }
+        let Some((record, rest)) = records.split_at_checked(size) else {
             return;
         };
         records = rest;

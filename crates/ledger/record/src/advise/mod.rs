@@ -248,10 +248,13 @@ pub fn advise(rates: &GuestRates) -> Advice {
 fn judge(knob: &Knob, rates: &GuestRates) -> KnobAdvice {
     let estimate = estimate(knob, rates);
     let saved = estimate.as_ref().ok().copied();
-    let share = saved.filter(|_| rates.cpu > 0.0).map(|saved| Range {
-        low: saved.low / rates.cpu,
-        high: saved.high / rates.cpu,
-    });
+    let share = match saved {
+        Some(saved) if rates.cpu > 0.0 => Some(Range {
+            low: saved.low / rates.cpu,
+            high: saved.high / rates.cpu,
+        }),
+        _ => None,
+    };
     let reason = match (estimate, share) {
         (Err(reason), _) => Some(reason.to_string()),
         (Ok(saved), _) if saved.low + saved.high <= 0.0 => Some(match knob.effect {

@@ -333,7 +333,10 @@ impl Sender {
             return true;
         }
         let samples = usize::try_from(samples).unwrap_or(usize::MAX);
-        let Some(record) = batch.records.first().filter(|_| samples > 1) else {
+        if samples <= 1 {
+            return false;
+        }
+        let Some(record) = batch.records.first() else {
             return false;
         };
         let part = self.part.get_or_insert_with(|| Part {
