@@ -352,7 +352,10 @@ fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
     let boot = |interval: Option<&Interval>| Some(interval?.births?.boot?.p50_us / 1e6);
     let probe = |of: fn(&Latency) -> f64| Some(of(top?.probe.as_ref()?) / 1e6);
     let joules = || {
-        let idle = climb.idle.filter(|_| guests > 0.0)?;
+        let idle = climb.idle?;
+        if guests <= 0.0 {
+            return None;
+        }
         Some(idle.joules? / idle.seconds / guests)
     };
     let binding = match climb.binding {

@@ -68,10 +68,8 @@ pub fn render(findings: &[Finding], style: Style) -> String {
             topic = Some(finding.topic);
         }
         page.line(finding.answer, &finding.name, &finding.evidence);
-        if let Some(remedy) = finding
-            .remedy
-            .as_ref()
-            .filter(|_| finding.answer != Answer::Yes)
+        if finding.answer != Answer::Yes
+            && let Some(remedy) = &finding.remedy
         {
             page.remedy(remedy);
         }

@@ -185,7 +185,9 @@ pub fn disturbances(before: &HostReading, after: &HostReading, own: &OwnWork) ->
     }
     reasons.extend(throttling(before, after));
     reasons.extend(swapping(before, after));
-    reasons.extend(frequency(before, after).filter(|_| !own.follows_load));
+    if !own.follows_load {
+        reasons.extend(frequency(before, after));
+    }
     reasons
 }
 

@@ -235,13 +235,13 @@ impl TreatmentClimbs {
     /// its control group.
     #[must_use]
     pub fn memory_each(&self) -> Option<Each> {
-        let by_host = self.at_top(|climb, _| climb.bytes_each());
-        match by_host.filter(|_| self.host_is_calm()) {
-            Some(bytes) => Some(Each::ByHost(bytes)),
-            None => self
-                .at_top(|climb, _| climb.charged_each())
-                .map(Each::Charged),
+        if self.host_is_calm()
+            && let Some(bytes) = self.at_top(|climb, _| climb.bytes_each())
+        {
+            return Some(Each::ByHost(bytes));
         }
+        self.at_top(|climb, _| climb.charged_each())
+            .map(Each::Charged)
     }
 
     /// The reason of the climbs' end. For climbs that reached the expected maximum it is extrapolated by straight
@@ -273,7 +273,10 @@ impl TreatmentClimbs {
                         let line = self.line(resource)?;
                         // Only a slope that clearly differs from 0 is extrapolated.
                         let rises = line.slope > 3.0 * line.slope_error? && line.r_squared > 0.5;
-                        let at = line.reaches(climb.limits.of(resource)).filter(|_| rises)?;
+                        if !rises {
+                            return None;
+                        }
+                        let at = line.reaches(climb.limits.of(resource))?;
                         Some((resource, at.max(guests)))
                     })
                     .min_by(|(_, a), (_, b)| a.total_cmp(b));
@@ -302,9 +305,12 @@ impl TreatmentClimbs {
     pub fn on_host(&self, processors: f64, memory: f64) -> Option<(f64, &'static str)> {
         let (_, climb) = self.climbs.first()?;
         let stop = |resource| climb.limits.of(resource) / 100.0;
-        let line = self
-            .memory_line()
-            .filter(|_| self.host_is_calm())
+        let by_host = if self.host_is_calm() {
+            self.memory_line()
+        } else {
+            None
+        };
+        let line = by_host
             .or_else(|| self.charged_slope())
             .filter(|line| line.slope > 0.0)?;
         let by_memory = memory * stop(Resource::Memory) / line.slope;

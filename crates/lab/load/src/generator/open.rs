@@ -208,7 +208,7 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Report, HostError> {
                     count.received(bytes, now);
                     count.finished(refused.is_some(), due, now);
                     in_flight -= 1;
-                    if let Some(connection) = pool.get(slot).filter(|_| reusable) {
+                    if reusable && let Some(connection) = pool.get(slot) {
                         connection.idle_since = now;
                         idle.push(slot);
                     }

@@ -188,9 +188,11 @@ impl Claim {
             return None;
         }
         let shown = |value| Quantity::new(value, self.account.unit());
-        let room = match self.most.filter(|_| is_too_little) {
-            Some(most) => format!("{most:.2} times as much and {:.0} %", 100.0 * tolerance),
-            None => format!("{:.0} %", 100.0 * tolerance),
+        let room = match self.most {
+            Some(most) if is_too_little => {
+                format!("{most:.2} times as much and {:.0} %", 100.0 * tolerance)
+            }
+            _ => format!("{:.0} %", 100.0 * tolerance),
         };
         Some(format!(
             "the load generator claims {} ({}), and {} {} in {seconds:.2} s: more than {room} apart",
@@ -235,7 +237,11 @@ pub fn random_excess(
     seconds: f64,
 ) -> Option<String> {
     let chance = 5.0 * (asked / seconds.max(1.0)).sqrt();
-    excess(what, reached, asked, unit, seconds).filter(|_| reached > asked + chance)
+    if reached > asked + chance {
+        excess(what, reached, asked, unit, seconds)
+    } else {
+        None
+    }
 }
 
 /// A reason for suspicion where a receiver counts more than was sent to it.

@@ -201,7 +201,11 @@ pub fn shortfall(what: &str, reached: f64, asked: f64, unit: Unit) -> Option<Str
 pub fn random_shortfall(reached: f64, asked: f64, timing: Timing) -> Option<String> {
     let seconds = timing.duration.as_secs_f64().max(1.0);
     let chance = 3.0 * (asked / seconds).sqrt();
-    shortfall("the rate", reached, asked, OP_RATE).filter(|_| reached + chance < asked)
+    if reached + chance < asked {
+        shortfall("the rate", reached, asked, OP_RATE)
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]

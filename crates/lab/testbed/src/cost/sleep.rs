@@ -125,8 +125,12 @@ impl Sleep {
 
         // Under Xen the gaps are Dom0's, and guests run in them.
         let busy = trial.metrics.get(metric::CPU_MACHINE.name);
-        let busy = busy.filter(|_| trial.treatment.kind() == "xen");
-        let unused = busy.map(|busy| (1.0 - busy.quantity.value / online as f64).clamp(0.0, 1.0));
+        let unused = match busy {
+            Some(busy) if trial.treatment.kind() == "xen" => {
+                Some((1.0 - busy.quantity.value / online as f64).clamp(0.0, 1.0))
+            }
+            _ => None,
+        };
 
         let names = once("awake").chain(states().map(|of| of.name.as_str()));
         let mut processors: Vec<(String, f64)> = names.map(|name| (name.to_owned(), 0.0)).collect();

@@ -63,7 +63,9 @@ impl CostModel {
             ("hypercall", &mut cycles.hypercall),
             ("domain_switch", &mut cycles.domain_switch),
         ] {
-            if let Some(price) = price.as_mut().filter(|_| self.is_assumed(name)) {
+            if self.is_assumed(name)
+                && let Some(price) = price
+            {
                 *price *= factor;
             }
         }

@@ -122,7 +122,8 @@ impl Reader<'_, &Catalogue> {
             }
         }
         let has_service = table.contains_key("serve") || table.contains_key("ready");
-        if let Some(load) = table.get("load").filter(|_| !has_service)
+        if !has_service
+            && let Some(load) = table.get("load")
             && load
                 .get_ref()
                 .as_str()

@@ -247,7 +247,7 @@ impl Reader<'_, &Catalogue> {
                 );
                 continue;
             };
-            if let Some(level) = self.level(value, &parameter) {
+            if let Some(level) = self.level(value, parameter) {
                 settings.0.insert(full, level);
             }
         }
@@ -265,11 +265,15 @@ impl Reader<'_, &Catalogue> {
 
     /// Returns the keys that an entry of this kind may have.
     fn own_keys(&self, section: &str, kind: &str, platform: &str) -> impl Iterator<Item = &str> {
-        let workload = self.catalogue.workload(kind);
-        let workload = workload.filter(|_| section == "workload");
-        let definition = workload.map(|workload| workload.about().definition);
+        let definition = if section == "workload"
+            && let Some(workload) = self.catalogue.workload(kind)
+        {
+            workload.about().definition
+        } else {
+            &[]
+        };
         (self.own_parameters(section, kind).iter())
-            .chain(definition.unwrap_or_default())
+            .chain(definition)
             .chain(self.catalogue.shared_by(platform))
             .map(|parameter| parameter.key)
             .map(|key| key.strip_prefix("load.").unwrap_or(key))

@@ -159,8 +159,12 @@ impl Reader<'_, &Catalogue> {
             };
             let for_all = ["host.", "link.", "target.", "client."];
             let is_own = !for_all.iter().any(|prefix| key.starts_with(prefix));
-            let parameter = self.catalogue.parameter(platform, workload, &full);
-            let Some(parameter) = parameter.filter(|_| is_own) else {
+            let parameter = if is_own {
+                self.catalogue.parameter(platform, workload, &full)
+            } else {
+                None
+            };
+            let Some(parameter) = parameter else {
                 let known = self.catalogue.workload(workload);
                 let keys = known.iter().flat_map(|known| known.about().parameters);
                 let keys = keys.map(|own| own.key.strip_prefix("load.").unwrap_or(own.key));
@@ -302,7 +306,10 @@ impl Reader<'_, &Catalogue> {
             };
         }
         let inner = value.get_ref().as_table().and_then(|table| {
-            let (kind, inner) = table.iter().next().filter(|_| table.len() == 1)?;
+            if table.len() != 1 {
+                return None;
+            }
+            let (kind, inner) = table.iter().next()?;
             Some((kind.get_ref().to_string(), inner.get_ref().as_table()?))
         });
         let Some((kind, table)) = inner else {

@@ -97,7 +97,10 @@ impl Findings<'_, '_> {
         let nothing = WorkloadResult::default();
         let is_steady = measured.windows.len() == 1 && first.level.is_none();
         let of_target = self.observation(whole, 0, true);
-        let result = first.of_target().filter(|_| is_steady).unwrap_or(&nothing);
+        let result = match first.of_target() {
+            Some(result) if is_steady => result,
+            _ => &nothing,
+        };
         let of_load = result.suspect.iter().chain(&result.unreached);
         trial.suspect.extend(of_load.cloned());
         let is_late = |late: &Lateness| self.metering.is_late(late);
@@ -294,7 +297,9 @@ impl Findings<'_, '_> {
             let there = remote.snapshots.get(&marks.0.at);
             let there = there.zip(remote.snapshots.get(&marks.1.at));
             // The meters of this host do not measure the target's host.
-            if let Some((begin, end)) = there.filter(|_| guest == 0) {
+            if guest == 0
+                && let Some((begin, end)) = there
+            {
                 (observation.begin, observation.end) = (begin, end);
                 (observation.processors, observation.energy) = (remote.processors, &[]);
             }
@@ -302,11 +307,14 @@ impl Findings<'_, '_> {
         let (before, after) = self.inner;
         let inner = before.of.get(guest).zip(after.of.get(guest));
         let inner = inner.filter(|(before, after)| !before.is_empty() && !after.is_empty());
-        observation.inner = inner.filter(|_| with_inner).map(|(one, other)| Inner {
-            before: one,
-            after: other,
-            between: after.at.duration_since(before.at).as_secs_f64(),
-        });
+        observation.inner = match inner {
+            Some((one, other)) if with_inner => Some(Inner {
+                before: one,
+                after: other,
+                between: after.at.duration_since(before.at).as_secs_f64(),
+            }),
+            _ => None,
+        };
         observation
     }
 

@@ -65,10 +65,13 @@ impl Images {
     ) -> Result<(), LabError> {
         let platform = catalogue.platform(guest.platform_kind);
         let is_external = platform.is_some_and(|platform| platform.is_external(guest.settings));
+        if is_external {
+            return Ok(());
+        }
         let Some(workload) = catalogue.workload(guest.workload_kind) else {
             return Ok(());
         };
-        let Some(key) = key(workload, guest.settings).filter(|_| !is_external) else {
+        let Some(key) = key(workload, guest.settings) else {
             return Ok(());
         };
         let Some(base) = files.get(&key.base) else {
@@ -183,7 +186,7 @@ fn check_programs(source: &str, unpacked: &Unpacked, settings: &Settings) -> Res
         });
     }
     let own = command::programs_in_target(settings);
-    let entry_point = entry_point.filter(|_| serves).cloned();
+    let entry_point = if serves { entry_point.cloned() } else { None };
     for program in own.into_iter().chain(entry_point) {
         unpacked.check_program(source, &program)?;
     }

@@ -77,7 +77,11 @@ impl Left {
 
     /// The CPU time of the window's commands by their waiters, in seconds, where these are their ancestors.
     pub fn waited(&self) -> Option<f64> {
-        self.reported().filter(|_| self.after.are_descendants)
+        if self.after.are_descendants {
+            self.reported()
+        } else {
+            None
+        }
     }
 
     fn reported(&self) -> Option<f64> {
@@ -122,7 +126,9 @@ impl Left {
         let unwaited = waited.zip(counted).filter(|(waited, counted)| {
             *counted > waited * WAITED_FACTOR && counted - waited > WAITED_SECONDS
         });
-        if let Some((waited, counted)) = unwaited.filter(|_| self.after.are_descendants) {
+        if self.after.are_descendants
+            && let Some((waited, counted)) = unwaited
+        {
             reasons.push(format!(
                 "the command did not wait for processes that used {:.2} s of CPU time, {:.0} % of the window's: they are in no \
                  cost",

@@ -157,7 +157,7 @@ impl Verdict {
         let failed = errors.or_else(unreached);
         let unsupported = result.and_then(|result| unsupported(&objective.metric, result));
         let quantile = format!("{} was {found}", objective.metric);
-        let discounted = unsupported.filter(|_| failed.is_none());
+        let is_discounted = failed.is_none() && unsupported.is_some();
         Ok(Self {
             kept: kept && failed.is_none(),
             found: match (failed, unsupported) {
@@ -166,7 +166,7 @@ impl Verdict {
                 _ => quantile,
             },
             load: 0.0,
-            discounted: discounted.map(|_| Discounted::Unsupported),
+            discounted: is_discounted.then_some(Discounted::Unsupported),
         })
     }
 
@@ -185,8 +185,12 @@ impl PhaseRunner<'_, '_, '_> {
     /// Drives the measured part from the first load's start to the last one's end.
     pub fn run(mut self, times: &mut PhaseTimes) -> Result<Measurement, LabError> {
         let profile = &self.trial.planned.profile;
-        let target_level = self.guests.target.guest.spec.workload.about().level;
-        let level = target_level.filter(|_| !matches!(profile, Profile::Steady | Profile::Turns));
+        let level = match profile {
+            Profile::Steady | Profile::Turns => None,
+            Profile::Steps { .. } | Profile::Ramp { .. } | Profile::Search { .. } => {
+                self.guests.target.guest.spec.workload.about().level
+            }
+        };
         self.measured.level = level;
         for driven in self.guests.iter_mut() {
             let spec = &driven.guest.spec;
@@ -440,8 +444,11 @@ impl PhaseRunner<'_, '_, '_> {
                 return Ok(None);
             }
             let observation = self.instruments.metering.observation((&begin, &end), 0);
-            let used = observation.cpu().map(|cpu| cpu.for_target());
-            times.extend(used.filter(|_| run > 0));
+            if run > 0
+                && let Some(cpu) = observation.cpu()
+            {
+                times.push(cpu.for_target());
+            }
         }
         let number = u32::try_from(times.len()).unwrap_or(u32::MAX);
         let mean = times.iter().sum::<f64>() / f64::from(number);
@@ -672,7 +679,10 @@ impl PhaseRunner<'_, '_, '_> {
             next: None,
             late_from: None,
             unsupported_from: None,
-            broke: verdict.filter(|_| kept == Some(false)).map(|one| one.found),
+            broke: match verdict {
+                Some(one) if kept == Some(false) => Some(one.found),
+                _ => None,
+            },
         });
         for window in &mut self.measured.windows {
             window.kept = kept;

@@ -216,15 +216,20 @@ fn programs<'a>(
 ) -> BTreeSet<(&'a str, Program)> {
     let mut all = BTreeSet::new();
     for planned in treatments {
-        let target = (&planned.record.workload, &planned.record.workload_kind);
-        let neighbours = planned.neighbours.iter();
-        let neighbours = neighbours.map(|guest| (&guest.name, &guest.workload_kind));
-        let target = std::iter::once(target).filter(|_| match whose {
+        let has_target = match whose {
             Whose::All => true,
             Whose::Here => !planned.client_is_remote,
             Whose::Remote => planned.client_is_remote,
-        });
-        for (name, kind) in target.chain(neighbours.filter(|_| whose != Whose::Remote)) {
+        };
+        let mut workloads = Vec::new();
+        if has_target {
+            workloads.push((&planned.record.workload, &planned.record.workload_kind));
+        }
+        if whose != Whose::Remote {
+            let neighbours = planned.neighbours.iter();
+            workloads.extend(neighbours.map(|guest| (&guest.name, &guest.workload_kind)));
+        }
+        for (name, kind) in workloads {
             if let Some(workload) = catalogue.workload(kind) {
                 all.extend(of(workload).iter().map(|program| (name.as_str(), *program)));
             }

@@ -96,9 +96,8 @@ impl Scenarios<'_> {
         let mut checked = BTreeSet::new();
         for planned in self.planned {
             for spec in self.specs(planned)? {
-                let key = images::key(spec.workload, spec.settings);
-                let key = key.filter(|_| !spec.platform.is_external(spec.settings));
-                if let Some(key) = key
+                if !spec.platform.is_external(spec.settings)
+                    && let Some(key) = images::key(spec.workload, spec.settings)
                     && !checked.contains(&key)
                 {
                     if let Err(cause) = self.images.check(&key) {

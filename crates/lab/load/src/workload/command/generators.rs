@@ -217,12 +217,15 @@ pub const GENERATORS: &[Generator] = &[
         unit: "op",
         phrase: "do 1 bogo operation of stress-ng",
         is_on_stderr: true,
-        // The operations of two stressors differ.
         amount: |text| {
             let rows =
                 regex(r"(?m)^stress-ng: metrc: \[[0-9]+\] [a-z][a-z0-9-]* +([0-9]+) ").ok()?;
             let mut rows = rows.captures_iter(text);
-            let row = rows.next().filter(|_| rows.next().is_none())?;
+            let row = rows.next()?;
+            // The operations of two stressors differ.
+            if rows.next().is_some() {
+                return None;
+            }
             row.get(1)?.as_str().parse().ok()
         },
         ..REQUEST

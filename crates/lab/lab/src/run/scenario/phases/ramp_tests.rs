@@ -194,8 +194,10 @@ impl Workload for Fake {
             (name.to_owned(), metric)
         };
         let is_too_much = *rate >= 300.0;
-        let stalls = self.stalls.filter(|_| *rate == 200.0);
-        let stalls = stalls.is_some_and(|once| once.swap(false, Ordering::Relaxed));
+        let stalls = *rate == 200.0
+            && self
+                .stalls
+                .is_some_and(|once| once.swap(false, Ordering::Relaxed));
         let errors = f64::from(stalls || is_too_much && !self.falls_short);
         let mut offered = metric("offered", rate * self.offers, Base::Request);
         offered.1.quantity.unit = Unit::per(Base::Request, Base::Second);
