@@ -75,11 +75,15 @@ impl Plan {
         words.push(format!("{plans}/{}", self.file));
         words.push(format!("--results={results}"));
         // Climbs run where the atlas says: a host that holds other guests is another host.
-        let other = at.filter(|_| self.command != "density");
-        let at = other.unwrap_or(&self.at);
+        let at = match at {
+            Some(at) if self.command != "density" => at,
+            _ => &self.at,
+        };
         if at != "local" {
             words.push(format!("--place={at}"));
-            if let Some(file) = self.testbed.as_ref().filter(|_| at.starts_with("testbed:")) {
+            if at.starts_with("testbed:")
+                && let Some(file) = &self.testbed
+            {
                 words.push(format!("--testbed={plans}/{file}"));
             }
         }

@@ -120,9 +120,10 @@ impl<'a> Judged<'a> {
 
     /// [`Self::same_size`] for an instrument with another answer.
     fn same_size_of(&self, outcome: Outcome, ratio: Option<f64>) -> Option<bool> {
-        let published = self
-            .published
-            .filter(|_| self.effect().is_some_and(|effect| effect != Effect::None))?;
+        let published = self.published?;
+        if self.effect()? == Effect::None {
+            return None;
+        }
         let share = ratio.and_then(|ratio| share_of_effect(ratio, published.value));
         let is_same = share.is_some_and(|share| SAME_SIZE.contains(&share));
         Some(is_same && outcome == Outcome::SameDirection)

@@ -568,7 +568,10 @@ fn of_study(study: &Study) -> BTreeMap<(String, String), Number> {
             let together = measurement.running().count() == 2;
             for guest in measurement.running() {
                 let work = guest.work.unwrap_or(0.0) * measurement.span.as_secs_f64();
-                let Some(total) = guest.total("traced").filter(|_| work > 0.0) else {
+                if work <= 0.0 {
+                    continue;
+                }
+                let Some(total) = guest.total("traced") else {
                     continue;
                 };
                 let own = guest.stage("traced", "vcpu").0;

@@ -350,7 +350,7 @@ impl Series {
                 runs: (before.len(), after.len()),
                 levels: (geometric_mean(&before), geometric_mean(&after)),
                 ratio: tax.ratio,
-                interval: tax.interval.filter(|_| !self.exact),
+                interval: if self.exact { None } else { tax.interval },
                 p,
                 worse: match self.better {
                     Better::Higher => tax.ratio < 1.0,

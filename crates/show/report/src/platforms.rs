@@ -50,7 +50,13 @@ fn of_kind(kind: &str) -> Option<Mark> {
 pub fn marks(kinds: &[&str]) -> Vec<Mark> {
     let mut met = HashSet::new();
     let own: Vec<Option<Mark>> = (kinds.iter())
-        .map(|kind| of_kind(kind).filter(|_| met.insert(*kind)))
+        .map(|kind| {
+            if met.insert(*kind) {
+                of_kind(kind)
+            } else {
+                None
+            }
+        })
         .collect();
     let used: HashSet<&str> = own.iter().flatten().map(|(color, _)| *color).collect();
     let spare = |mark: &&Mark| !used.contains(mark.0);

@@ -278,10 +278,9 @@ fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
             let rows = rows_of(&results, machine, &trial, &quantiles);
             digest.rows.extend(rows);
         }
-        let table = machines.blocks.get(&trial.block);
-        if let Some(table) = table
-            .and_then(|at| found.get_mut(*at))
-            .filter(|_| trial.counts())
+        if trial.counts()
+            && let Some(at) = machines.blocks.get(&trial.block)
+            && let Some(table) = found.get_mut(*at)
         {
             digest.counted += 1;
             enter(table, trial, &quantiles);
@@ -508,8 +507,10 @@ fn finding(([plan, plan_sha256, treatment, metric], over): ([String; 4], Over)) 
     let refused = machines().find_map(|own| own.refused);
     let mut pairs = Groups::default();
     // With any pair without a ratio, a mean over the other pairs would be biased.
-    for own in machines().filter(|_| refused.is_none()) {
-        pairs.add(own.pairs);
+    if refused.is_none() {
+        for own in machines() {
+            pairs.add(own.pairs);
+        }
     }
     let tax = tax_over(&pairs, 0.0);
     let ratio = tax.and_then(|tax| {

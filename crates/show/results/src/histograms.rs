@@ -92,9 +92,11 @@ pub(super) fn write(trial: &Dir, records: &[HistogramRecord]) -> Result<(), Resu
     } in ordered
     {
         let name = format!("{actor}.{metric}");
-        let tag = Tag::new(&name)
-            .filter(|_| !metric.contains('.') && !actor.is_empty() && !metric.is_empty())
-            .ok_or_else(|| refused(format!("`{name}` cannot be a tag")))?;
+        let is_read_again = !metric.contains('.') && !actor.is_empty() && !metric.is_empty();
+        let tag = match Tag::new(&name) {
+            Some(tag) if is_read_again => tag,
+            _ => return Err(refused(format!("`{name}` cannot be a tag"))),
+        };
         let length = window.1.saturating_since(window.0);
         log.write_histogram(
             histogram,

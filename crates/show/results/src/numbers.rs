@@ -61,7 +61,7 @@ pub fn scaled(mean: f64, interval: Option<Interval>, scale: f64, unit: String) -
         let Interval { low, high } = interval;
         mean > 0.0 && (high > mean * VAGUE || (low > 0.0 && low < mean / VAGUE))
     });
-    let interval = interval.filter(|_| !vague);
+    let interval = if vague { None } else { interval };
     let half = interval.map_or(0.0, |interval| (interval.high - interval.low) / scale / 2.0);
     let digits = digits(mean / scale, half);
     let range = interval.map(|interval| {
@@ -87,9 +87,11 @@ pub fn scaled(mean: f64, interval: Option<Interval>, scale: f64, unit: String) -
 pub fn ratio(value: f64, interval: Option<Interval>) -> Shown {
     let shown = scaled(value, interval, 1.0, String::new());
     let digits = decimals(&shown.value);
-    let range = match interval.filter(|_| shown.range.contains('–')) {
-        Some(Interval { low, high }) => format!("[{}–{}]", sided(low, digits), sided(high, digits)),
-        None => shown.range,
+    let range = match interval {
+        Some(Interval { low, high }) if shown.range.contains('–') => {
+            format!("[{}–{}]", sided(low, digits), sided(high, digits))
+        }
+        _ => shown.range,
     };
     Shown {
         value: sided(value, digits) + "×",

@@ -324,7 +324,11 @@ pub struct IdlePhase {
 impl IdlePhase {
     /// The power of the idle host; `None` where the host was busy, or no meter read it.
     pub fn idle_watts(&self) -> Option<f64> {
-        self.watts.filter(|_| self.not_idle.is_none())
+        if self.not_idle.is_none() {
+            self.watts
+        } else {
+            None
+        }
     }
 }
 

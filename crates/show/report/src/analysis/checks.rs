@@ -51,7 +51,10 @@ pub(super) fn note_outliers(comparison: &mut Comparison, pairs: &Pairs) {
         return;
     };
     let found = outliers(&logs);
-    let Some(robust) = hodges_lehmann(&logs).filter(|_| !found.is_empty()) else {
+    if found.is_empty() {
+        return;
+    }
+    let Some(robust) = hodges_lehmann(&logs) else {
         return;
     };
     let named = found.iter().take(MOST_EXAMPLES).filter_map(|at| {
@@ -169,7 +172,10 @@ fn order(treatments: &[TreatmentSummary], schedule: &BTreeMap<u32, usize>) -> Ve
     let mut of: BTreeMap<(&str, &str), Placed> = BTreeMap::new();
     for (treatment, metric) in headlines(treatments) {
         let logs: Vec<f64> = metric.values.iter().map(|(_, value)| value.ln()).collect();
-        let Some(centre) = mean(&logs).filter(|_| logs.len() >= FEWEST_BLOCKS) else {
+        if logs.len() < FEWEST_BLOCKS {
+            continue;
+        }
+        let Some(centre) = mean(&logs) else {
             continue;
         };
         let key = (treatment.treatment.workload.as_str(), metric.title.as_str());

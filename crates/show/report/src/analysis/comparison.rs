@@ -306,10 +306,10 @@ impl Comparison {
 
     /// The clause about the host's resolution, for a comparison that the noise floor decides.
     pub(super) fn limit_in_words(&self) -> Option<String> {
-        let floor = self
-            .judgement
-            .noise_floor
-            .filter(|_| self.judgement.is_below_floor)?;
+        let floor = self.judgement.noise_floor?;
+        if !self.judgement.is_below_floor {
+            return None;
+        }
         Some(format!(
             "this host resolves no difference below ±{} today",
             percent(floor)

@@ -29,11 +29,7 @@ pub(super) fn mark<'a>(
             .work
             .as_ref()
             .is_some_and(|work| work.phrase == Work::ONCE);
-        let elapsed = trial
-            .metrics
-            .get(metric::ELAPSED.name)
-            .filter(|_| lacks_work);
-        if let Some(elapsed) = elapsed {
+        if lacks_work && let Some(elapsed) = trial.metrics.get(metric::ELAPSED.name) {
             let of = times.entry(&trial.treatment.workload).or_default();
             let own = of.entry(&trial.treatment.label).or_default();
             own.push(elapsed.quantity.value);

@@ -61,7 +61,9 @@ pub(super) fn lines(analysis: &Analysis) -> Vec<String> {
     }
     let counts = analysis.counts;
     let reasons = analysis.trials.iter().flat_map(|row| &row.disturbed);
-    if let Some((_, reason)) = most_frequent(reasons).filter(|_| counts.disturbed > 0) {
+    if counts.disturbed > 0
+        && let Some((_, reason)) = most_frequent(reasons)
+    {
         lines.push(format!(
             "On a busy host: {} of those that count disturbed, for instance: {reason}. Their intervals are wider than on a quiet host.",
             counted(counts.disturbed, "trial"),

@@ -251,8 +251,11 @@ impl<'a> Counted<'a> {
     /// Number of the host's processors. Records without it give the mean processor time per second over all columns.
     fn processors_of(&self, trial: &Trial) -> usize {
         let known = trial.observation.processors;
-        let there = trial.environment.get("host.processors");
-        let there = there.filter(|_| self.is_elsewhere);
+        let there = if self.is_elsewhere {
+            trial.environment.get("host.processors")
+        } else {
+            None
+        };
         let there = there.and_then(|count| count.parse().ok());
         if let Some(processors) = known.or(there) {
             return processors;

@@ -120,7 +120,9 @@ pub(super) fn sentences(analysis: &Analysis, trials: &[Read]) -> Vec<Sentence> {
     let labels = analysis.by_label();
     let mut phrases: HashMap<&str, &str> = HashMap::new();
     for trial in trials.iter().map(|read| &read.trial) {
-        if let Some(work) = trial.work.as_ref().filter(|_| trial.counts()) {
+        if trial.counts()
+            && let Some(work) = &trial.work
+        {
             let label = trial.treatment.label.as_str();
             phrases.entry(label).or_insert(&work.phrase);
         }

@@ -129,9 +129,10 @@ impl<'a> Values<'a> {
                 json!({"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}),
             )
         } else {
-            let domain = match high > low {
-                true => [room * low, room * high],
-                false => [0.0, 1.0],
+            let domain = if high > low {
+                [room * low, room * high]
+            } else {
+                [0.0, 1.0]
             };
             (
                 self.unit.clone(),

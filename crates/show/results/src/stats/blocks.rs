@@ -63,13 +63,12 @@ pub fn ratio_over_time(
         .into_iter()
         .map(|one| centre + (one - centre) * wider.sqrt())
         .collect();
-    let variance = mean(&estimates)
-        .and_then(|mean| standard_deviation(&estimates, mean))
-        .filter(|_| is_enough)
-        .map(|sd| sd * sd);
-    let interval = is_enough
-        .then(|| expanded_percentiles(estimates, n))
-        .flatten();
+    let (variance, interval) = if is_enough {
+        let sd = mean(&estimates).and_then(|mean| standard_deviation(&estimates, mean));
+        (sd.map(|sd| sd * sd), expanded_percentiles(estimates, n))
+    } else {
+        (None, None)
+    };
     let p = student_p(centre, variance, n);
     let tax = finish(Tax {
         ratio: centre,

@@ -69,7 +69,8 @@ pub fn positive_mean_interval(values: &[f64], seed: u64) -> Option<Interval> {
     if values.len() >= FEWEST_TO_RESAMPLE || values.iter().any(|value| *value < 0.0) {
         return mean_interval(values, seed);
     }
-    if let Some(value) = values.first().filter(|_| values.len() > 1)
+    if values.len() > 1
+        && let Some(value) = values.first()
         && values.iter().all(|other| other == value)
     {
         // Logarithms would round the value.

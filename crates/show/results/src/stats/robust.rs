@@ -9,8 +9,11 @@ const FEWEST_VALUES: usize = 5;
 /// Positions of the values beyond Tukey's fences, 1.5 interquartile ranges outside of the quartiles (Tukey 1977); empty
 /// for fewer than five values.
 pub fn outliers(values: &[f64]) -> Vec<usize> {
+    if values.len() < FEWEST_VALUES {
+        return Vec::new();
+    }
     let quartiles = quantile(values, 0.25).zip(quantile(values, 0.75));
-    let Some((low, high)) = quartiles.filter(|_| values.len() >= FEWEST_VALUES) else {
+    let Some((low, high)) = quartiles else {
         return Vec::new();
     };
     let fence = 1.5 * (high - low);

@@ -253,10 +253,13 @@ pub fn ratio_of_taxes(after: &Tax, before: &Tax) -> Result<Tax, NoTax> {
     let variance = (log_variance(after).zip(log_variance(before))).map(|(new, old)| new + old);
     let centre = after.ratio.ln() - before.ratio.ln();
     let degrees = u32::try_from(n.saturating_sub(1)).unwrap_or(u32::MAX);
-    let interval = variance.filter(|_| degrees > 0).and_then(|variance| {
-        let half = student_quantile(1.0 - ALPHA, degrees) * variance.sqrt();
-        Interval::finite(centre - half, centre + half)
-    });
+    let interval = match variance {
+        Some(variance) if degrees > 0 => {
+            let half = student_quantile(1.0 - ALPHA, degrees) * variance.sqrt();
+            Interval::finite(centre - half, centre + half)
+        }
+        _ => None,
+    };
     let student_p = student_p(centre, variance, n);
     finish(Tax {
         ratio: centre,

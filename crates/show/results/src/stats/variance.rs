@@ -41,7 +41,10 @@ impl Nested {
     /// within it, lowest first.
     fn variance_of_mean(&self, below: &[f64]) -> f64 {
         let units = self.units();
-        let Some((own, rest)) = below.split_last().filter(|_| !units.is_empty()) else {
+        if units.is_empty() {
+            return 0.0;
+        }
+        let Some((own, rest)) = below.split_last() else {
             return 0.0;
         };
         let each = units.iter().map(|unit| own + unit.variance_of_mean(rest));

@@ -98,6 +98,9 @@ impl PlatformStudy {
         guest: &GuestCharge,
         method: Method,
     ) -> Option<f64> {
+        if measurement.span.0 == 0 {
+            return None;
+        }
         let total = |name| Some(guest.total(name)?.0 as f64);
         match method {
             Method::Processes => Some(guest.booked.0 as f64),
@@ -109,7 +112,6 @@ impl PlatformStudy {
                 Some(total("counted")? - softirq + weights.cost(guest) * cost)
             }
         }
-        .filter(|_| measurement.span.0 > 0)
     }
 
     /// Nanoseconds of soft interrupts per unit of `weights`, over the whole study.

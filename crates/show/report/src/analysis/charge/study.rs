@@ -242,7 +242,8 @@ fn counted(results: &ResultsDir, notes: &mut Vec<String>) -> Result<Vec<Trial>, 
     let mut doubted = BTreeSet::new();
     trials.retain(|trial| {
         let label = &trial.treatment.label;
-        if let Some(reason) = trial.suspect.first().filter(|_| !trusted.contains(label))
+        if !trusted.contains(label)
+            && let Some(reason) = trial.suspect.first()
             && doubted.insert(label.clone())
         {
             notes.push(format!("{label} has only suspect trials: {reason}"));
@@ -267,8 +268,11 @@ fn platform(name: &str, treatments: &[Treatment], trials: &[Trial]) -> Option<Pl
     let of_platform = treatments.iter().filter(|of| of.platform == name);
     let pairs = of_platform.filter_map(|of| Some([of.workload.clone(), beside(of)?]));
     let mut pairs: BTreeSet<[String; 2]> = pairs.collect();
+    let pair = pairs.pop_first()?;
     // A platform with more than one pair of loads is not a study.
-    let pair = pairs.pop_first().filter(|_| pairs.is_empty())?;
+    if !pairs.is_empty() {
+        return None;
+    }
     let mut measurements = Vec::new();
     let mut monitor: Option<MonitorCost> = None;
     for trial in trials.iter().filter(|of| of.treatment.platform == name) {

@@ -70,12 +70,11 @@ fn write(text: &mut String, study: &Study, platform: &PlatformStudy) -> std::fmt
         write!(text, "| {load} alone, over traced | |")?;
         for (_, method) in &methods {
             let over = ratio(platform.over_truth(load, *method));
-            match platform
-                .stated_error(load)
-                .filter(|_| *method == Method::Counted)
-            {
-                Some(error) => write!(text, " {over} ± {error:.2} |")?,
-                None => write!(text, " {over} |")?,
+            match platform.stated_error(load) {
+                Some(error) if *method == Method::Counted => {
+                    write!(text, " {over} ± {error:.2} |")?;
+                }
+                _ => write!(text, " {over} |")?,
             }
         }
         text.push('\n');
