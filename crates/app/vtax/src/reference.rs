@@ -226,10 +226,10 @@ fn records() -> String {
             .unwrap();
             is_open = true;
             comment.clear();
-        } else if let Some((name, kind)) = line
-            .strip_prefix("pub ")
-            .and_then(|rest| rest.strip_suffix(',')?.split_once(": "))
-            .filter(|_| is_open)
+        } else if is_open
+            && let Some((name, kind)) = line
+                .strip_prefix("pub ")
+                .and_then(|rest| rest.strip_suffix(',')?.split_once(": "))
         {
             writeln!(
                 page,

@@ -284,11 +284,14 @@ impl Runs {
         // The testbed settings of a run from a terminal are not known.
         let is_testbed = planned.place.starts_with("testbed:");
         let ended = !goes_on && state != State::Complete && record.is_some();
+        let announced = if goes_on { events.remaining } else { None };
         Ok(Progress {
-            running: goes_on
-                .then(|| self.running(&planned, results, written, &events))
-                .flatten(),
-            remaining_seconds: remaining(&states).or(events.remaining.filter(|_| goes_on)),
+            running: if goes_on {
+                self.running(&planned, results, written, &events)
+            } else {
+                None
+            },
+            remaining_seconds: remaining(&states).or(announced),
             trials: states,
             state,
             controlled,
@@ -405,10 +408,11 @@ fn state_of(
     let started = record.is_some_and(Record::is_alive);
     let goes_on = started || written || lab.is_some();
     // A request to an earlier process does not apply to a later one.
-    let asked = record
-        .filter(|_| started || !goes_on)
-        .map(|record| record.asked);
-    let state = match (done, goes_on, asked.unwrap_or_default()) {
+    let asked = match record {
+        Some(record) if started || !goes_on => record.asked,
+        _ => RunRequest::default(),
+    };
+    let state = match (done, goes_on, asked) {
         (true, ..) => State::Complete,
         (_, true, RunRequest::Run) => State::Running,
         (_, true, RunRequest::Pause(_)) => State::Pausing,

@@ -292,11 +292,10 @@ mod tests {
 
     /// The words of a line of shell, without its redirections.
     fn words(line: &str) -> Vec<String> {
-        let line = line
-            .split(" > ")
-            .next()
-            .filter(|_| !line.contains("cpu.per_work >"))
-            .unwrap_or(line);
-        vtax_load::workload::command::words::split(line).unwrap()
+        let command = match line.split_once(" > ") {
+            Some((command, _)) if !line.contains("cpu.per_work >") => command,
+            _ => line,
+        };
+        vtax_load::workload::command::words::split(command).unwrap()
     }
 }

@@ -177,14 +177,16 @@ fn vtax() {
             let used = Quantity::new(f64::from(level), "%".parse().unwrap());
             [("memory".to_owned(), used)].into()
         };
-        for level in [10, 20, 30].into_iter().filter(|_| is_climb) {
-            say(&Event::Sampled {
-                level: level.into(),
-                of: 40.0,
-                across: "guests".to_owned(),
-                readings: memory(level),
-                kept: None,
-            });
+        if is_climb {
+            for level in [10, 20, 30] {
+                say(&Event::Sampled {
+                    level: level.into(),
+                    of: 40.0,
+                    across: "guests".to_owned(),
+                    readings: memory(level),
+                    kept: None,
+                });
+            }
         }
         let began = Instant::now();
         let lasts = || {
