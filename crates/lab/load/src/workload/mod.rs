@@ -10,6 +10,7 @@ mod board;
 pub mod check;
 pub mod command;
 mod cpu;
+mod cyclictest;
 mod disk_read;
 mod driver;
 mod hping3;
@@ -69,6 +70,7 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &sip::Sip,
         &cpu::Cpu,
         &stress_ng::StressNg,
+        &cyclictest::Cyclictest,
         &disk_read::DiskRead,
         &command::Command,
     ]
