@@ -106,6 +106,18 @@ metrics! {
         "bytes from the target's device";
     NET_TX_BYTES_PER_SECOND = "net.tx_bytes_per_second", per_second(Base::Byte), Neither,
         "bytes to the target's device";
+    NET_RX_DROPS_PER_SECOND = "net.rx_drops_per_second", per_second(Base::Packet), Lower,
+        "frames from the target that its device dropped";
+    NET_TX_DROPS_PER_SECOND = "net.tx_drops_per_second", per_second(Base::Packet), Lower,
+        "frames to the target that its device dropped";
+    BLOCK_READ_REQUESTS_PER_SECOND = "block.read_requests_per_second", per_second(Base::Request), Neither,
+        "reads of the target's disk";
+    BLOCK_WRITE_REQUESTS_PER_SECOND = "block.write_requests_per_second", per_second(Base::Request), Neither,
+        "writes to the target's disk";
+    BLOCK_READ_BYTES_PER_SECOND = "block.read_bytes_per_second", per_second(Base::Byte), Neither,
+        "bytes read from the target's disk";
+    BLOCK_WRITE_BYTES_PER_SECOND = "block.write_bytes_per_second", per_second(Base::Byte), Neither,
+        "bytes written to the target's disk";
     NET_MACHINE_BYTES_PER_SECOND = "net.machine_bytes_per_second", per_second(Base::Byte), Neither,
         "bytes from and to the devices of all guests";
     XEN_PAGES_EXCHANGED_PER_SECOND = "xen.pages_exchanged_per_second", per_second(Base::Page), Neither,

@@ -87,6 +87,10 @@ const ORIGINS: &[(&[&str], &str)] = &[
         "Hardware counters of the host through perf_event_open(2), or the counters of an emulated host.",
     ),
     (
+        &["block."],
+        "The target's disk as the host's kernel counts it, after merging (/sys/class/block/*/stat).",
+    ),
+    (
         &["net."],
         "The counters of the target's network device (/sys/class/net/*/statistics).",
     ),

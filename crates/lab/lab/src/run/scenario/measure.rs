@@ -81,11 +81,29 @@ const HOST_RATES: [(&metric::Metric, &str); 8] = [
 ];
 
 /// Counters of a guest that become rates.
-const GUEST_RATES: [(&metric::Metric, &str); 7] = [
+const GUEST_RATES: [(&metric::Metric, &str); 13] = [
     (metric::NET_RX_PACKETS_PER_SECOND, counter::NET_RX_PACKETS),
     (metric::NET_TX_PACKETS_PER_SECOND, counter::NET_TX_PACKETS),
     (metric::NET_RX_BYTES_PER_SECOND, counter::NET_RX_BYTES),
     (metric::NET_TX_BYTES_PER_SECOND, counter::NET_TX_BYTES),
+    (metric::NET_RX_DROPS_PER_SECOND, counter::NET_RX_DROPS),
+    (metric::NET_TX_DROPS_PER_SECOND, counter::NET_TX_DROPS),
+    (
+        metric::BLOCK_READ_REQUESTS_PER_SECOND,
+        counter::BLOCK_READ_REQUESTS,
+    ),
+    (
+        metric::BLOCK_WRITE_REQUESTS_PER_SECOND,
+        counter::BLOCK_WRITE_REQUESTS,
+    ),
+    (
+        metric::BLOCK_READ_BYTES_PER_SECOND,
+        counter::BLOCK_READ_BYTES,
+    ),
+    (
+        metric::BLOCK_WRITE_BYTES_PER_SECOND,
+        counter::BLOCK_WRITE_BYTES,
+    ),
     (
         metric::XEN_PAGES_EXCHANGED_PER_SECOND,
         counter::XEN_PAGES_EXCHANGED,
@@ -307,9 +325,8 @@ impl Observation<'_> {
             self.add_cpu_per_work(set, &cpu, work, result);
         }
         set.source = of_platform;
-        if let Some(dom0) = self
-            .delta(&Owner::Dom0, counter::CPU_TOTAL)
-            .filter(|_| self.guest == 0)
+        if self.guest == 0
+            && let Some(dom0) = self.delta(&Owner::Dom0, counter::CPU_TOTAL)
         {
             set.add(metric::CPU_DOM0, dom0 / 1e9 / seconds);
         }
