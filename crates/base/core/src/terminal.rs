@@ -5,6 +5,7 @@
 //! No other code opens the two: `clippy.toml` refuses it. [`Output`] replaces what steers a terminal where it writes, so
 //! that no message has to remember it.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Stderr, Stdout, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -33,6 +34,14 @@ pub fn shown(line: &str) -> String {
         shown.push('…');
     }
     shown
+}
+
+/// The first line of a message, as [`shown`]. Further lines of an error are what a guest or a program printed.
+#[must_use]
+pub fn first_line(message: &impl Display) -> String {
+    let message = message.to_string();
+    let first = message.lines().next().unwrap_or_default();
+    shown(first.trim_end_matches(':'))
 }
 
 /// As [`shown`], for a text that may have several lines and tabs, cut at 64,000 characters.
@@ -276,6 +285,10 @@ mod tests {
         assert_eq!(shown("\x1b]0;OWNED\x07 Zürich"), " ]0;OWNED  Zürich");
         assert_eq!(shown("a\u{9b}2Jb\u{202e}c\nd\te"), "a 2Jb c d e");
         assert_eq!(shown_lines("a\x1b[2J\nb\tc\r"), "a [2J\nb\tc ");
+        assert_eq!(
+            first_line(&"it did not boot:\n    console: \x1b[2J"),
+            "it did not boot"
+        );
         assert_eq!(
             written(
                 &["a\x1b[2J\u{9b}\nb\tc\x1a\u{202e}ü\x7f".as_bytes()],

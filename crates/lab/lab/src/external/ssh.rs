@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
+use tracing::warn;
 use vtax_core::owner::Owner;
 use vtax_guest::platform::vm::inner;
 use vtax_guest::platform::{
@@ -336,6 +337,12 @@ fn actor(login: &Login) -> Result<RemoteActor, HostError> {
     let mut actors = ACTORS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(actor) = actors.get(login).filter(|actor| !actor.is_lost()) {
         return Ok(actor.clone());
+    }
+    if actors.contains_key(login) {
+        warn!(
+            "the machine {} was lost: it is logged into again",
+            login.host
+        );
     }
     let actor = RemoteActor::log_in(OsStr::new(SSH), login, Path::new("/proc/self/exe"))?;
     actors.insert(login.clone(), actor.clone());

@@ -12,6 +12,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
+use tracing::debug;
 use vtax_core::counter;
 use vtax_core::owner::Owner;
 use vtax_core::{Base, Nanoseconds, Series, SeriesKind, Source, Unit};
@@ -204,6 +205,10 @@ fn clone(
     settings: &Settings,
     owner: &Owner,
 ) -> Result<ssh::Machine, HostError> {
+    debug!(
+        "the VM {name} is cloned from {template} in the pool {}",
+        pool.host()
+    );
     let (template, _) = pool.one(template, true)?;
     let vm: String = pool.get("VM.clone", &[&template, name])?;
     pool.call("VM.provision", &[&vm])?;

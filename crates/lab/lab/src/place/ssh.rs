@@ -10,11 +10,12 @@ use std::io::{self, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::thread;
+use tracing::{info, warn};
 use vtax_files::Dir;
 use vtax_host::HostError;
 use vtax_host::signals::Signals;
 use vtax_host::untrusted::archive::{self, Budget, Refusal};
-use vtax_host::untrusted::{LONGEST_LINE, Lines, drain, shown};
+use vtax_host::untrusted::{LONGEST_LINE, Lines, drain, first_line, shown};
 use vtax_results::{Aside, ResultsDir, ResultsError, TrialOutcome, is_record};
 
 /// The most bytes after the end of an archive, whose last record tar pads.
@@ -75,7 +76,16 @@ pub fn run_over_ssh(
             ),
         });
     }
+    info!(
+        "vtax runs on {} in {directory}, into {}",
+        run.host,
+        run.results.display()
+    );
     let outcome = run_in(run, &remote, &directory, signals, each);
+    match &outcome {
+        Ok(()) => info!("vtax has ended on {}", run.host),
+        Err(cause) => warn!("vtax has failed on {}: {}", run.host, first_line(cause)),
+    }
     let cleaned = remote.ask(&format!("rm -rf -- '{directory}'")).map(drop);
     outcome.and(cleaned)
 }
@@ -145,6 +155,10 @@ fn run_in(
         if let Line::Event(Event::TrialFinished { index, .. }) = &line {
             // A trial that cannot be fetched now is fetched at the end.
             if let Err(cause) = bring(remote, directory, &run.results, *index, &mut budget) {
+                warn!(
+                    "trial {index:04} stays on {} until the end: {cause}",
+                    run.host
+                );
                 let text = format!("trial {index:04} stays there until the end: {cause}");
                 each(Line::Text(text));
             }

@@ -32,16 +32,18 @@ use progress::Estimate;
 use queue::Queue;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tracing::{debug, error, info, warn};
 use vtax_core::{Source, counted};
 use vtax_host::HostError;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
 use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
+use vtax_host::untrusted::first_line;
 use vtax_observe::Instrument;
 use vtax_results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter};
 
@@ -91,6 +93,22 @@ pub struct RunSummary {
     pub failed: usize,
     /// The reason why it ended before the last block, if it did.
     pub stopped_early: Option<String>,
+}
+
+impl fmt::Display for RunSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} ran, {} were finished, {} failed",
+            counted(self.ran, "trial"),
+            self.already,
+            self.failed
+        )?;
+        match &self.stopped_early {
+            Some(reason) => write!(f, "; it stopped before the last block: {reason}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The position of a trial in its run.
@@ -176,30 +194,81 @@ pub fn run_experiment(
     progress: &mut dyn Progress,
 ) -> Result<(ResultsDir, RunSummary), LabError> {
     let name = experiment.new_run().name.to_owned();
-    let _lock = lock(&name, options, signals, progress)?;
-    let mut journal = Journal::open(&options.state_dir)?;
-    recover(&mut journal, progress)?;
-    let roots = Roots::host();
-    let mut note = |message: String| progress.event(Event::Note { message });
-    // An emulated host has no other programs, and a wait would change results that repeat exactly.
-    let is_shared = options.host != Source::Simulated;
-    if is_shared && let Some(disturbance) = busy::wait(&roots, Duration::ZERO, signals)? {
-        note(disturbance);
-    }
-    experiment.prepare(&mut note)?;
-    signals.check()?;
-    let results = experiment
-        .new_run()
-        .open(&options.results, &roots, experiment.treatments())?;
+    let ready = Ready::of(&name, experiment, options, signals, progress).inspect_err(|cause| {
+        if !cause.is_interrupt() {
+            warn!("the run of {name} is refused: {cause}");
+        }
+    });
+    let Ready {
+        _lock,
+        mut journal,
+        roots,
+        results,
+    } = ready?;
     let mut queue = Queue::of(&results, options.shard.as_ref(), experiment.again());
+    info!(
+        "the run of {name} begins at {} into {}: {} to run, {} finished",
+        options.place,
+        results.path().display(),
+        counted(queue.len(), "trial"),
+        queue.already()
+    );
     let runner = Runner {
         results: &results,
-        roots: is_shared.then_some(&roots),
+        roots: (options.host != Source::Simulated).then_some(&roots),
         signals,
         quiet_wait: Cell::new(QUIET_WAIT_OF_RUN),
     };
-    let summary = runner.run(&name, experiment, &mut queue, &mut journal, progress)?;
-    Ok((results, summary))
+    let ended = runner.run(&name, experiment, &mut queue, &mut journal, progress);
+    match &ended {
+        Ok(summary) => info!("the run of {name} has ended: {summary}"),
+        Err(cause) if cause.is_interrupt() => info!("the run of {name} is interrupted"),
+        Err(cause) => error!("the run of {name} ends early: {cause}"),
+    }
+    Ok((results, ended?))
+}
+
+/// What a run has before its first trial.
+struct Ready {
+    _lock: Lock,
+    journal: Journal,
+    roots: Roots,
+    results: ResultsDir,
+}
+
+impl Ready {
+    fn of(
+        name: &str,
+        experiment: &mut dyn Experiment,
+        options: &RunOptions,
+        signals: &Signals,
+        progress: &mut dyn Progress,
+    ) -> Result<Self, LabError> {
+        let lock = lock(name, options, signals, progress)?;
+        let mut journal = Journal::open(&options.state_dir)?;
+        recover(&mut journal, progress)?;
+        let roots = Roots::host();
+        let mut note = |message: String| progress.event(Event::Note { message });
+        // An emulated host has no other programs, and a wait would change results that repeat exactly.
+        if options.host != Source::Simulated
+            && let Some(disturbance) = busy::wait(&roots, Duration::ZERO, signals)?
+        {
+            info!("{disturbance}");
+            note(disturbance);
+        }
+        experiment.prepare(&mut note)?;
+        signals.check()?;
+        let results =
+            experiment
+                .new_run()
+                .open(&options.results, &roots, experiment.treatments())?;
+        Ok(Self {
+            _lock: lock,
+            journal,
+            roots,
+            results,
+        })
+    }
 }
 
 /// Takes this host's lock, and waits for it when the options ask for it.
@@ -217,6 +286,7 @@ fn lock(
             Err(HostError::Busy { what, .. }) if options.waits => {
                 if !is_reported {
                     let message = format!("{what}: waiting for it to end");
+                    info!("the run of {name} waits: {what}");
                     progress.event(Event::Note { message });
                     is_reported = true;
                 }
@@ -329,6 +399,7 @@ impl Runner<'_> {
             let expected = experiment.expected(assignment.treatment);
             estimate.saw(assignment.treatment, took, expected);
             summary.ran += 1;
+            log_end(&trial, took);
             let failed = match &trial.outcome {
                 TrialOutcome::Complete => None,
                 TrialOutcome::Failed(reason) => Some(reason.clone()),
@@ -394,15 +465,34 @@ impl Runner<'_> {
             {
                 message = format!("{message}; {disturbance}");
             }
+            info!("{message}");
             progress.event(Event::Note { message });
         }
         if let Some(treatment) = self.results.run().treatments.get(assignment.treatment) {
+            let Assignment { index, block, .. } = assignment;
+            debug!(
+                "trial {index:04} of block {block} begins: {}",
+                treatment.label
+            );
             progress.event(Event::TrialStarted {
                 index: assignment.index,
                 treatment: treatment.label.clone(),
             });
         }
         Ok(())
+    }
+}
+
+fn log_end(trial: &Trial, took: Duration) {
+    let label = &trial.treatment.label;
+    let what = format!("trial {:04}, {label},", trial.index);
+    match &trial.outcome {
+        // The trial's own log has what the guests printed.
+        TrialOutcome::Failed(reason) => warn!("{what} failed: {}", first_line(reason)),
+        TrialOutcome::Complete if !trial.suspect.is_empty() => {
+            info!("{what} is suspect: {}", trial.suspect.join("; "));
+        }
+        TrialOutcome::Complete => debug!("{what} has ended after {:.1} s", took.as_secs_f64()),
     }
 }
 

@@ -6,6 +6,7 @@ use super::Assignment;
 use crate::LabError;
 use crate::plan::Shard;
 use std::collections::{BTreeMap, VecDeque};
+use tracing::warn;
 use vtax_results::{Aside, ResultsDir, Trial, TrialOutcome};
 
 /// The most attempts of a trial.
@@ -122,6 +123,10 @@ impl Queue {
             return;
         };
         if !self.take_from_budget(assignment.index) {
+            warn!(
+                "trial {:04} does not count and does not run again: it had its attempts, or the run its repeated trials",
+                assignment.index
+            );
             return;
         }
         self.reasons.insert(assignment.index, reason);
@@ -144,6 +149,9 @@ impl Queue {
         let Some(reason) = reason else {
             return false;
         };
+        if self.damage(assignment.index).is_some() || trial.is_err() {
+            warn!("trial {:04}: {reason}", assignment.index);
+        }
         // A trial that failed or whose record is damaged takes nothing from the budget: a user who runs a plan again has
         // removed the cause.
         let is_usable = self.damage(assignment.index).is_none()

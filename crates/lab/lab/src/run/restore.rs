@@ -5,6 +5,7 @@ use crate::LabError;
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
+use tracing::warn;
 use vtax_host::cell::cgroup;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
@@ -54,6 +55,7 @@ pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<RestoredChange>, La
         let failed = journal.pending().len().checked_sub(1);
         if let Some(entry) = failed.and_then(|newest| restored.get_mut(newest)) {
             entry.forgotten = Some(cause.to_string());
+            warn!("{entry}");
         }
         journal.forget_last()?;
     }

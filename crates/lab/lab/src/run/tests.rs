@@ -240,3 +240,68 @@ fn two_failures_of_one_treatment_in_a_row_end_the_run_and_lose_nothing() {
     assert_eq!(summary.failed, 0);
     assert_eq!(results.attempts().len(), 2);
 }
+
+/// The lines of the log of a run, without their module.
+fn logged(run: impl FnOnce()) -> Vec<String> {
+    let logged = vtax_log::testing::logged(run);
+    let lines = logged.lines().map(|line| {
+        let (module, text) = line.split_once(": ").unwrap();
+        let priority = module.split_once('>').unwrap().0;
+        format!("{priority}>{text}")
+    });
+    lines.collect()
+}
+
+#[test]
+fn the_log_has_the_start_each_failure_and_retry_and_the_end_of_a_run() {
+    let bench = Bench::new();
+    let lines = logged(|| {
+        drop(
+            bench
+                .run(&mut Scripted::new(&[Failed, Suspect], 0.5))
+                .unwrap(),
+        )
+    });
+    let results = bench.folder.path().join("results");
+    let expected = [
+        format!(
+            "<6>the run of told begins at local into {}: 6 trials to run, 0 finished",
+            results.display()
+        ),
+        "<7>trial 0000 of block 1 begins: a".to_owned(),
+        "<4>trial 0000, a, failed: it did not boot".to_owned(),
+        "<6>trial 0001, b, is suspect: somebody else worked".to_owned(),
+        "<6>trial 0000 runs again: it failed: it did not boot".to_owned(),
+        "<6>trial 0001 runs again: somebody else worked".to_owned(),
+        "<6>the run of told has ended: 8 trials ran, 0 were finished, 0 failed".to_owned(),
+    ];
+    let mut left = lines.iter();
+    for line in &expected {
+        assert!(left.any(|logged| logged == line), "{line}: {lines:#?}");
+    }
+}
+
+#[test]
+fn the_log_says_why_a_run_is_refused_or_ends_early_and_what_does_not_run_again() {
+    let bench = Bench::new();
+    let state = bench.folder.path().join("state");
+    let lock = Lock::acquire(&state, "running another plan").unwrap();
+    let refused = logged(|| {
+        let _ = bench.run(&mut Scripted::new(&[], 0.5)).unwrap_err();
+    });
+    // A process that another test has just forked may still hold it: the other runs have states of their own.
+    drop(lock);
+    let is = |lines: &[String], start: &str| lines.iter().any(|line| line.starts_with(start));
+    let busy = "<4>the run of told is refused: another vtax run is on this host (process ";
+    assert!(is(&refused, busy), "{refused:#?}");
+    let bench = Bench::new();
+    let ended = logged(|| {
+        let _ = bench.run(&mut Scripted::new(&[Well, Failed, Failed], 0.5));
+    });
+    let early = "<3>the run of told ends early: b failed 2 times in a row";
+    assert!(is(&ended, early), "{ended:#?}");
+    let bench = Bench::new();
+    let suspect = logged(|| drop(bench.run(&mut Scripted::new(&[Suspect], 0.0)).unwrap()));
+    let kept = "<4>trial 0000 does not count and does not run again";
+    assert!(is(&suspect, kept), "{suspect:#?}");
+}

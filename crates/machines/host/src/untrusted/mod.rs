@@ -7,7 +7,7 @@ mod stream;
 pub mod tar;
 
 pub use stream::{Lines, drain, end_of, output, read};
-pub use vtax_core::terminal::{shown, shown_lines};
+pub use vtax_core::terminal::{first_line, shown, shown_lines};
 
 /// The most bytes of one line or one short response.
 pub const LONGEST_LINE: usize = 1 << 20;

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tracing::info;
 use vtax_host::HostError;
 use vtax_host::command::{CommandLine, Finished};
 use vtax_host::untrusted::{self, Lines, drain};
@@ -109,6 +110,7 @@ impl RemoteActor {
         let mut actor = Self::over(host, output, Box::new(input), Some(child), errors)?;
         sent.map_err(|cause| unreachable(host, &cause.to_string()))?;
         actor.boot = boot_id.into();
+        info!("an actor runs on {host} ({there})");
         Ok(actor)
     }
 
@@ -120,7 +122,7 @@ impl RemoteActor {
         ssh: Option<Child>,
         errors: Option<JoinHandle<String>>,
     ) -> Result<Self, HostError> {
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(Inbox::of(host));
         // The greeting comes without a request.
         inbox.state().is_due = true;
         let listener = Arc::clone(&inbox);

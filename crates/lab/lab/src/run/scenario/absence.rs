@@ -5,7 +5,9 @@ use crate::LabError;
 use crate::external::ssh::{self, Presence};
 use crate::run::Log;
 use std::time::{Duration, Instant};
+use tracing::{info, warn};
 use vtax_host::signals::Signals;
+use vtax_host::untrusted::first_line;
 
 /// The time limit of the wait, longer than the firmware of a large server takes to start it.
 const BACK_LIMIT: Duration = Duration::from_secs(600);
@@ -48,10 +50,21 @@ fn until_back(
     wait: &mut dyn FnMut() -> Result<(), LabError>,
 ) -> Result<Presence, LabError> {
     let began = Instant::now();
+    warn!("the guest {guest} is lost: {}", first_line(cause));
     loop {
         let evidence = match presence() {
             Presence::Away(evidence) => evidence,
-            back => return Ok(back),
+            back => {
+                let restarted = match back {
+                    Presence::Restarted => ", and has restarted",
+                    _ => "",
+                };
+                info!(
+                    "the guest {guest} answers after {} s{restarted}",
+                    began.elapsed().as_secs()
+                );
+                return Ok(back);
+            }
         };
         if began.elapsed() >= limit {
             return Err(LabError::GuestGone {
@@ -89,8 +102,18 @@ mod tests {
             waits += 1;
             Ok(())
         };
-        let back = until_back(WEB, presence, BACK_LIMIT, &cause(), &mut wait).unwrap();
-        assert_eq!((back, waits), (Presence::Restarted, 2));
+        let logged = vtax_log::testing::logged(|| {
+            let back = until_back(WEB, presence, BACK_LIMIT, &cause(), &mut wait).unwrap();
+            assert_eq!(back, Presence::Restarted);
+        });
+        assert_eq!(waits, 2);
+        let of = "vtax_lab::run::scenario::absence: the guest root@web";
+        assert_eq!(
+            logged,
+            format!(
+                "<4>{of} is lost: its connection ended\n<6>{of} answers after 0 s, and has restarted\n"
+            )
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::LabError;
 use crate::plan::CHARGE;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tracing::warn;
 use vtax_charge::{Charger, ChargerOptions, MethodChoice, Pass, Roster, Stage};
 use vtax_core::metric::{self, Family};
 use vtax_core::{Base, Nanoseconds, Source, Unit};
@@ -78,6 +79,7 @@ impl Charging {
             if choice != MethodChoice::Both {
                 return Err(error);
             }
+            warn!("soft interrupts are counted only, not traced: {error}");
             not_traced = Some(error.to_string());
             open(MethodChoice::Counted, roster)
         });

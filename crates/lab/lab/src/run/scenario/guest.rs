@@ -4,6 +4,8 @@
 use crate::LabError;
 use crate::place::actor::RemoteActor;
 use std::collections::BTreeMap;
+use std::time::Instant;
+use tracing::{debug, warn};
 use vtax_core::owner::Owner;
 use vtax_guest::image::GuestFiles;
 use vtax_guest::platform::{Platform, Target};
@@ -11,6 +13,7 @@ use vtax_host::cell::{Seat, Share, TARGET};
 use vtax_host::journal::Journal;
 use vtax_host::knobs::{HUGE_PAGES, pages};
 use vtax_host::settings::Settings;
+use vtax_host::untrusted::first_line;
 use vtax_host::{HostError, Roots};
 use vtax_load::workload::{LoadClient, ServeContext, Service, Workload};
 use vtax_observe::Subject;
@@ -68,10 +71,11 @@ impl<'a> GuestSpec<'a> {
             }
         })?;
         let knobs = vtax_guest::knobs::set(target.as_mut(), self.settings)?;
-        let actor = actor.filter(|_| seat.outer_network().is_some());
         let (client, client_subject, client_place): (Box<dyn LoadClient>, _, _) = match actor {
-            Some((actor, place)) => (Box::new(actor.clone()), remote_client(), place),
-            None => {
+            Some((actor, place)) if seat.outer_network().is_some() => {
+                (Box::new(actor.clone()), remote_client(), place)
+            }
+            _ => {
                 let client = seat.client();
                 let subject = client.subject();
                 (Box::new(client), subject, LOCAL.to_owned())
@@ -104,7 +108,22 @@ impl<'a> GuestSpec<'a> {
             let mib = self.platform.memory_mib(self.settings);
             pages::reserve(mib, &Roots::host(), journal)?;
         }
+        let (name, kind) = (self.name, self.platform.kind());
+        debug!("the guest {name} boots on {kind}");
+        let began = Instant::now();
         let booted = self.platform.boot(seat, files, self.settings);
+        match &booted {
+            Ok(_) => debug!(
+                "the guest {name} has booted after {:.1} s",
+                began.elapsed().as_secs_f64()
+            ),
+            Err(HostError::Interrupted) => {}
+            // The trial's own log has what its console said.
+            Err(cause) => warn!(
+                "the guest {name} does not boot on {kind}: {}",
+                first_line(cause)
+            ),
+        }
         Ok(booted.map_err(|cause| Share::from_settings(self.settings).explain(cause))?)
     }
 }

@@ -19,6 +19,7 @@ use crate::run::{Log, OwnInstruments};
 use crate::suspect::HostWatch;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tracing::{debug, warn};
 use vtax_core::{Hertz, Nanoseconds};
 use vtax_host::roots::Roots;
 use vtax_kernel::stat::HostStat;
@@ -135,9 +136,9 @@ impl Measuring<'_> {
         let changed = knobs.end(guests, &self.planned.settings, &lab.roots.sys)?;
         trial.suspect.extend(changed);
         for (instrument, count, first) in &report.failures {
-            log.line(&format!(
-                "{instrument} could not be read {count} times: {first}"
-            ));
+            let line = format!("{instrument} could not be read {count} times: {first}");
+            warn!("{line}");
+            log.line(&line);
         }
         let findings = Findings {
             metering: &metering,
@@ -170,6 +171,7 @@ impl Measuring<'_> {
         observed.extend(lab.meters.instruments());
         observed.extend(lab.own.into_iter().flat_map(OwnInstruments::open));
         for reason in absent {
+            debug!("not observed: {reason}");
             log.line(&format!("not observed: {reason}"));
         }
         let rate = ObserverConfig {

@@ -42,6 +42,7 @@ use remote::ClientHost;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use tracing::warn;
 use vtax_charge::KeptPrograms;
 use vtax_core::Source;
 use vtax_guest::image::{self, GuestFiles};
@@ -212,9 +213,10 @@ impl Experiment for Scenarios<'_> {
             trial.times.idle = clock.elapsed().into();
         }
         trial.observation.idle = self.idle.last().cloned();
-        let client_host = self.client_host.as_mut();
-        let client_host = client_host.filter(|_| planned.client_is_remote);
-        let actor = client_host.map(ClientHost::actor).transpose()?;
+        let actor = match &mut self.client_host {
+            Some(host) if planned.client_is_remote => Some(host.actor()?),
+            _ => None,
+        };
         let specs = self.specs(planned)?;
         self.signals.check()?;
         if let Some(draw) = draw {
@@ -256,7 +258,11 @@ impl Experiment for Scenarios<'_> {
         // Every step runs even when an earlier one failed. The first failure is reported.
         let stopped: Vec<_> = guests
             .into_iter()
-            .map(|guest| guest.target.stop())
+            .map(|guest| {
+                let name = guest.spec.name;
+                let stopped = guest.target.stop();
+                stopped.inspect_err(|cause| warn!("the guest {name} does not stop: {cause}"))
+            })
             .collect();
         let destroyed = cell.destroy();
         done.map_err(|cause| absence::explained(cause, self.signals, log))?;
@@ -325,9 +331,10 @@ impl Scenarios<'_> {
     ) -> Result<CellConfig, LabError> {
         let name = format!("trial-{}-{}", std::process::id(), assignment.index);
         let mut config = CellConfig::from_settings(&name, &planned.settings)?;
-        let client_host = self.client_host.as_ref();
-        let client_host = client_host.filter(|_| planned.client_is_remote);
-        config.outer = client_host.map(|host| host.client.network.clone());
+        config.outer = match &self.client_host {
+            Some(host) if planned.client_is_remote => Some(host.client.network.clone()),
+            _ => None,
+        };
         config.seats.clear();
         for (number, spec) in specs.iter().enumerate() {
             let mut seat = SeatConfig::from_settings(spec.name, spec.settings)?;
@@ -372,7 +379,11 @@ impl Scenarios<'_> {
                     .ok_or_else(|| LabError::other("the guest's image was not prepared"))?
             };
             let place = self.client_host.as_ref().map(ClientHost::place);
-            let switch = cell.switch().filter(|_| guests.is_empty());
+            let switch = if guests.is_empty() {
+                cell.switch()
+            } else {
+                None
+            };
             guests.push(spec.boot(&seat, files, actor.zip(place), switch, journal)?);
         }
         Ok(())

@@ -11,9 +11,10 @@ use std::process::Child;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tracing::warn;
 use vtax_host::HostError;
 use vtax_host::command::Finished;
-use vtax_host::untrusted::shown;
+use vtax_host::untrusted::{first_line, shown};
 
 /// The time limit of a reply.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
@@ -45,6 +46,8 @@ impl fmt::Debug for Connection {
 /// The messages of an actor.
 #[derive(Default)]
 pub(super) struct Inbox {
+    /// The actor's host.
+    host: String,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
 }
@@ -63,6 +66,8 @@ pub(super) struct State {
     pub(super) ended: BTreeMap<u64, Finished>,
     /// The reason why the connection is lost.
     pub(super) lost: Option<String>,
+    /// Whether this end closes the connection.
+    pub(super) is_closing: bool,
 }
 
 /// A reply that breaks the protocol.
@@ -110,6 +115,13 @@ impl State {
 }
 
 impl Inbox {
+    pub(super) fn of(host: &str) -> Self {
+        Self {
+            host: host.to_owned(),
+            ..Self::default()
+        }
+    }
+
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -127,14 +139,25 @@ impl Inbox {
                 Err(ReplyError::Unknown { start, cause })
             }
         };
-        if let Err(why) = taken {
-            state.lost = Some(why.to_string());
+        drop(state);
+        match taken {
+            Ok(()) => self.changed.notify_all(),
+            Err(why) => self.lose(why.to_string()),
         }
-        self.changed.notify_all();
     }
 
     pub(super) fn lose(&self, why: String) {
-        self.state().lost.get_or_insert(why);
+        let mut state = self.state();
+        if state.lost.is_none() {
+            if !state.is_closing {
+                warn!(
+                    "the connection to {} is lost: {}",
+                    self.host,
+                    first_line(&why)
+                );
+            }
+            state.lost = Some(why);
+        }
         self.changed.notify_all();
     }
 }
@@ -242,6 +265,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.inbox.state().is_closing = true;
         // The actor ends with its input, and ssh with the actor.
         drop(self.input.get_mut().map(Option::take));
         let Ok(Some(ssh)) = self.ssh.get_mut() else {
@@ -254,5 +278,26 @@ impl Drop for Connection {
         // The actor ends with its ssh.
         let _ = ssh.kill();
         let _ = ssh.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vtax_log::testing::logged;
+
+    #[test]
+    fn a_connection_is_lost_once_in_the_log_and_one_that_is_closed_is_not() {
+        let inbox = Inbox::of("there");
+        let lost = logged(|| {
+            inbox.take("nonsense\u{1b}[2J");
+            inbox.lose("its connection ended".to_owned());
+        });
+        let of = "<4>vtax_lab::place::actor::remote::connection: the connection to there is lost: ";
+        assert!(lost.starts_with(of) && lost.lines().count() == 1, "{lost}");
+        assert!(lost.contains("it sent `nonsense [2J`"), "{lost}");
+        let inbox = Inbox::of("there");
+        inbox.state().is_closing = true;
+        assert_eq!(logged(|| inbox.lose("its connection ended".to_owned())), "");
     }
 }

@@ -5,6 +5,7 @@ use crate::place::actor::RemoteActor;
 use crate::plan::RemoteClient;
 use std::ffi::OsStr;
 use std::path::Path;
+use tracing::warn;
 use vtax_host::HostError;
 
 /// The client's machine.
@@ -30,6 +31,12 @@ impl ClientHost {
     pub fn actor(&mut self) -> Result<RemoteActor, HostError> {
         if let Some(actor) = self.actor.as_ref().filter(|actor| !actor.is_lost()) {
             return Ok(actor.clone());
+        }
+        if self.actor.is_some() {
+            warn!(
+                "the client's machine {} was lost: it is logged into again",
+                self.client.host
+            );
         }
         let this = Path::new("/proc/self/exe");
         let actor = RemoteActor::start(OsStr::new("ssh"), &self.client.host, this)?;
