@@ -3,6 +3,8 @@
 
 use jiff::Timestamp;
 use std::path::{Path, PathBuf};
+use tracing::{info, warn};
+use vtax_core::counted;
 use vtax_lab::LabError;
 use vtax_results::{Machine, ResultsDir, merge};
 
@@ -35,6 +37,9 @@ pub fn collect(
         ..Collected::default()
     };
     let mut kinds: Vec<(Machine, Vec<ResultsDir>)> = Vec::new();
+    for note in &collected.notes {
+        warn!("{note}");
+    }
     for source in sources {
         let machines = source.machines()?;
         let Some(machine) = machines.machines.first() else {
@@ -63,6 +68,11 @@ pub fn collect(
         }
         let path = PathBuf::from(path);
         collected.notes.extend(merge(of, &path)?);
+        info!(
+            "merged into {}: {}",
+            path.display(),
+            counted(of.len(), "source")
+        );
         collected.results.push(path);
     }
     Ok(collected)

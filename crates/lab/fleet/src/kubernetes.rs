@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::io::{ErrorKind, Write};
 use std::process::{Command, Stdio};
+use tracing::info;
 use vtax_host::HostError;
 use vtax_lab::LabError;
 
@@ -146,6 +147,7 @@ pub fn hand_over(run: &FleetRun) -> Result<String, LabError> {
     if !output.status.success() {
         return Err(HostError::program("kubectl apply --filename -", &output).into());
     }
+    info!("the cluster has taken the job {name}");
     Ok(format!(
         "the job {name} is the cluster's now. It ends with\n  kubectl wait --for=condition=complete job/{name} --timeout=24h\nand its results, wherever the claim {} is mounted, become one by\n  vtax merge /fleet/{name}/shard-*/* --results {}",
         run.pod.claim,

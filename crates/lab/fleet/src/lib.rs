@@ -34,7 +34,10 @@ pub use ssh::{HostListError, hosts};
 pub use workdir::{WorkDir, boot};
 
 use std::path::{Path, PathBuf};
+use tracing::{info, warn};
+use vtax_core::counted;
 use vtax_host::signals::Signals;
+use vtax_host::untrusted::first_line;
 use vtax_lab::LabError;
 
 /// A plan for many machines.
@@ -83,12 +86,26 @@ pub fn run(
         return kubernetes::hand_over(run).map(FleetOutcome::Handed);
     }
     let workdir = WorkDir::open(run)?;
+    let open = workdir.unfinished()?;
+    info!(
+        "the plan {} runs by {} in {}: {}, {} not finished",
+        run.name,
+        run.engine,
+        workdir.path().display(),
+        counted(run.shards, "shard"),
+        open.len()
+    );
     let went = match &run.engine {
-        _ if workdir.unfinished()?.is_empty() => Ok(()),
+        _ if open.is_empty() => Ok(()),
         Engine::Slurm { partition } => slurm::run(&workdir, partition.as_deref(), signals, note),
         Engine::Ssh(file) => ssh::run(run, &workdir, file, signals, note),
         Engine::Kubernetes => Ok(()),
     };
+    if let Err(cause) = &went
+        && !cause.is_interrupt()
+    {
+        warn!("{} ends early: {}", run.engine, first_line(cause));
+    }
     let sources = workdir.directories()?;
     if sources.is_empty() {
         went?;

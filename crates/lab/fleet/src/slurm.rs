@@ -5,11 +5,12 @@ use crate::WorkDir;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use tracing::{info, warn};
 use vtax_core::counted;
 use vtax_host::HostError;
 use vtax_host::command::MOST_OUTPUT;
 use vtax_host::signals::Signals;
-use vtax_host::untrusted::{self, shown};
+use vtax_host::untrusted::{self, first_line, shown};
 use vtax_lab::LabError;
 
 /// Time between two queries of the queue.
@@ -28,6 +29,14 @@ struct Task {
 }
 
 impl Task {
+    /// Whether it has lost the machine that it ran on.
+    fn has_moved(&self, before: Option<&Self>) -> bool {
+        before.is_some_and(|before| {
+            before.state == "RUNNING"
+                && (self.state == "PENDING" || self.state == "RUNNING" && self.node != before.node)
+        })
+    }
+
     /// Whether it waits for action by an administrator or the user.
     fn is_stuck(&self) -> bool {
         let reason = self.reason.to_ascii_lowercase();
@@ -52,21 +61,24 @@ pub fn run(
     signals: &Signals,
     note: &mut dyn FnMut(String),
 ) -> Result<(), LabError> {
-    if queue(workdir)?.is_empty() {
+    let how = if queue(workdir)?.is_empty() {
         let job = submit(workdir, partition)?;
-        note(format!(
+        format!(
             "Slurm's job {job} ({}): {}",
             workdir.name(),
             counted(workdir.unfinished()?.len(), "shard")
-        ));
+        )
     } else {
-        note(format!(
+        format!(
             "the job {} of an earlier call still runs: following it",
             workdir.name()
-        ));
-    }
+        )
+    };
+    info!("{how}");
+    note(how);
     let ended = follow(workdir, signals, note);
     if ended.as_ref().is_err_and(LabError::is_interrupt) {
+        info!("the job {} is cancelled", workdir.name());
         note("cancelling the job; its machines end their trials in order".to_owned());
         asked(Command::new("scancel").arg("--name").arg(workdir.name()))?;
         let since = Instant::now();
@@ -116,6 +128,7 @@ fn follow(
             Ok(tasks) => tasks,
             Err(cause) if heard.elapsed() < CONTROLLER_TIMEOUT => {
                 if !away {
+                    warn!("Slurm does not answer: {}", first_line(&cause));
                     note(format!("Slurm does not answer ({cause}); asking again"));
                 }
                 away = true;
@@ -129,11 +142,20 @@ fn follow(
                 )));
             }
         };
+        if away {
+            info!("Slurm answers again after {} s", heard.elapsed().as_secs());
+        }
         (heard, away) = (Instant::now(), false);
         for (shard, task) in &tasks {
             let before = known.get(shard);
             if before != Some(task) {
-                note(printed(*shard, before, task));
+                let line = printed(*shard, before, task);
+                if task.has_moved(before) {
+                    warn!("{line}");
+                } else {
+                    info!("{line}");
+                }
+                note(line);
             }
         }
         for shard in known.keys().filter(|shard| !tasks.contains_key(shard)) {
@@ -145,6 +167,7 @@ fn follow(
                     workdir.last_words(*shard)
                 )
             };
+            info!("shard {shard} {ended}");
             note(format!("shard {shard} {ended}"));
         }
         let now = workdir.trials();
@@ -238,6 +261,10 @@ mod tests {
         assert_eq!((shard, running.node.as_str()), (3, "n2"));
         let (_, waiting) = task("3|PENDING||BeginTime").unwrap();
         assert!(printed(3, Some(&running), &waiting).contains("lost its machine n2"));
+        assert!(waiting.has_moved(Some(&running)) && !running.has_moved(Some(&waiting)));
+        let (_, elsewhere) = task("3|RUNNING|n4|None").unwrap();
+        assert!(elsewhere.has_moved(Some(&running)) && !running.has_moved(Some(&running)));
+        assert!(!running.has_moved(None));
         assert!(!waiting.is_stuck());
         let (_, held) = task("3|PENDING||launch failed requeued held").unwrap();
         assert!(held.is_stuck());

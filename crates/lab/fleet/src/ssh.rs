@@ -11,10 +11,12 @@ use std::path::Path;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use tracing::{debug, error, info, warn};
 use vtax_core::counted;
 use vtax_host::HostError;
 use vtax_host::command::is_ssh_host;
 use vtax_host::signals::Signals;
+use vtax_host::untrusted::first_line;
 use vtax_lab::LabError;
 use vtax_lab::place::{Line, SshRun, ask_over_ssh, run_over_ssh};
 use vtax_lab::run::Event;
@@ -174,24 +176,29 @@ impl Work<'_> {
                 state.under_way -= 1;
                 let attempts = state.attempts.entry(shard).or_default();
                 *attempts += 1;
-                if !finished && *attempts < ATTEMPTS {
-                    state.waiting.push_back(shard);
+                if !finished {
+                    log_next(shard, *attempts);
+                    if *attempts < ATTEMPTS {
+                        state.waiting.push_back(shard);
+                    }
                 }
                 if let (Err(cause), true) = (&ended, is_out) {
                     state.lost.push(format!("{host}: {cause}"));
                 }
             });
-            match ended {
-                Ok(()) if finished => note(format!("shard {shard} is finished")),
-                Ok(()) => note(format!(
+            let text = match &ended {
+                Ok(()) if finished => format!("shard {shard} is finished"),
+                Ok(()) => format!(
                     "shard {shard} has ended and is not finished: {}",
                     self.workdir.last_words(shard)
-                )),
-                Err(cause) if is_out => {
-                    note(format!("left out from now on: {cause}"));
-                    return;
-                }
-                Err(cause) => note(format!("shard {shard} failed: {cause}")),
+                ),
+                Err(cause) if is_out => format!("left out from now on: {cause}"),
+                Err(cause) => format!("shard {shard} failed: {cause}"),
+            };
+            log_end(host, &text, finished);
+            note(text);
+            if is_out {
+                return;
             }
         }
     }
@@ -206,6 +213,7 @@ impl Work<'_> {
         let mut log = vtax_files::append(&path).map_err(HostError::from)?;
         let mut arguments = self.run.arguments.clone();
         arguments.extend(["--part".to_owned(), format!("--shard={rest}")]);
+        debug!("{host}: shard {shard} begins, of blocks {rest}");
         note(format!("shard {shard}"));
         let elsewhere = SshRun {
             ssh,
@@ -237,9 +245,52 @@ impl Work<'_> {
     }
 }
 
+/// Logs what a machine's turn with a shard has come to.
+fn log_end(host: &str, text: &str, finished: bool) {
+    if finished {
+        info!("{host}: {text}");
+    } else {
+        warn!("{host}: {}", first_line(&text));
+    }
+}
+
+/// Logs what becomes of an unfinished shard.
+fn log_next(shard: u32, attempts: u32) {
+    if attempts < ATTEMPTS {
+        warn!("shard {shard} goes to the next free machine: {attempts} of {ATTEMPTS} attempts");
+    } else {
+        error!("shard {shard} is given up after {attempts} attempts");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_log_warns_of_a_machine_that_is_lost_and_says_where_its_shard_goes() {
+        let logged = vtax_log::testing::logged(|| {
+            log_end("n1", "shard 1 is finished", true);
+            log_end(
+                "n2",
+                "left out from now on: it does not answer:\n    no route",
+                false,
+            );
+            log_next(2, 1);
+            log_next(2, ATTEMPTS);
+        });
+        let of = "vtax_fleet::ssh";
+        let lines: Vec<&str> = logged.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                format!("<6>{of}: n1: shard 1 is finished"),
+                format!("<4>{of}: n2: left out from now on: it does not answer"),
+                format!("<4>{of}: shard 2 goes to the next free machine: 1 of 5 attempts"),
+                format!("<3>{of}: shard 2 is given up after 5 attempts"),
+            ]
+        );
+    }
 
     #[test]
     fn a_file_of_hosts_is_read_and_nonsense_is_reported_line_by_line() {

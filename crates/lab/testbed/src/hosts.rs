@@ -17,13 +17,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
-use vtax_core::{Bytes, Source};
+use tracing::{debug, info, warn};
+use vtax_core::{Bytes, Source, counted};
 use vtax_files::Dir;
 use vtax_guest::image::Recipe;
 use vtax_host::HostError;
 use vtax_host::journal::Journal;
 use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
+use vtax_host::untrusted::first_line;
 use vtax_kernel::MemInfo;
 use vtax_lab::LabError;
 use vtax_lab::place::Hypervisor;
@@ -133,6 +135,11 @@ pub fn run_plan(
         has_facts: false,
         emulator: run.host.emulator.describe()?,
     };
+    info!(
+        "trials run in {} at a time, by {}",
+        counted(hosts.jobs, "emulated host"),
+        hosts.emulator
+    );
     let ended = run_experiment(&mut hosts, &options, signals, progress);
     // This host is unchanged, so the state has only the lock; the lock of another run stays.
     if !matches!(ended, Err(LabError::Host(HostError::Busy { .. }))) {
@@ -227,6 +234,30 @@ struct TrialJob {
     /// The evidence of each earlier attempt that hung.
     stuck: Vec<String>,
     outcome: Option<Result<i32, LabError>>,
+}
+
+impl TrialJob {
+    /// Takes another seed after the host of trial `index` has hung. Returns the failure of the trial after the last
+    /// attempt.
+    fn hung(&mut self, index: u32, how: String) -> Option<LabError> {
+        let seed = self.seed;
+        if self.stuck.len() + 1 >= ATTEMPTS as usize {
+            warn!("the host of trial {index:04} hung with seed {seed}, the last one: {how}");
+            let failure = format!(
+                "the emulated host hung with each of {ATTEMPTS} seeds, the last time because {how}: change the plan slightly, or `seed` in the settings of the testbed"
+            );
+            self.stuck.push(how);
+            return Some(LabError::other(failure));
+        }
+        self.job = None;
+        self.seed = seed.wrapping_add(NEXT_ATTEMPT);
+        warn!(
+            "the host of trial {index:04} hung with seed {seed}, and the trial begins again with seed {}: {how}",
+            self.seed
+        );
+        self.stuck.push(how);
+        None
+    }
 }
 
 impl Experiment for Hosts<'_> {
@@ -386,18 +417,7 @@ impl Hosts<'_> {
             Ok(None) => None,
             Ok(Some(JobOutcome::Finished(code))) => Some(Ok(code)),
             Err(cause) => Some(Err(cause)),
-            Ok(Some(JobOutcome::Stuck(how))) => {
-                trial_job.stuck.push(how.clone());
-                if trial_job.stuck.len() >= ATTEMPTS as usize {
-                    Some(Err(LabError::other(format!(
-                        "the emulated host hung with each of {ATTEMPTS} seeds, the last time because {how}: change the plan slightly, or `seed` in the settings of the testbed"
-                    ))))
-                } else {
-                    trial_job.job = None;
-                    trial_job.seed = seed.wrapping_add(NEXT_ATTEMPT);
-                    None
-                }
-            }
+            Ok(Some(JobOutcome::Stuck(how))) => trial_job.hung(assignment.index, how).map(Err),
         };
         Ok(trial_job.outcome.is_some())
     }
@@ -442,6 +462,7 @@ impl Hosts<'_> {
                 Ok(true) => {}
                 Ok(false) => return Ok(None),
                 Err(cause) => {
+                    warn!("no snapshot is made: {}", first_line(&cause));
                     // The next trial creates another snapshot.
                     let key = key(self.host(treatment));
                     self.snapshots.remove(&key);
@@ -459,6 +480,7 @@ impl Hosts<'_> {
             payload: &self.payload,
         };
         let key = key(host);
+        debug!("an emulated host starts with {trial}");
         let job = match self.snapshots.get(&key) {
             Some(snapshot) => Job::resume(spec, snapshot),
             None => Job::boot(spec, &payload(self.run)),
@@ -522,6 +544,28 @@ mod tests {
         assert_eq!(room(Some(Bytes(each.0 * 3)), 2000), 3);
         assert_eq!(room(Some(Bytes(each.0 - 1)), 2000), 0);
         assert_eq!(room(None, 2000), 1);
+    }
+
+    #[test]
+    fn a_trial_whose_host_hangs_begins_again_with_another_seed_and_a_warning() {
+        let mut job = TrialJob {
+            job: None,
+            seed: 7,
+            stuck: Vec::new(),
+            outcome: None,
+        };
+        let logged = vtax_log::testing::logged(|| {
+            let mut hangs = || job.hung(3, "it printed nothing".to_owned());
+            assert!(hangs().is_none() && hangs().is_none() && hangs().is_some());
+        });
+        let of = "<4>vtax_testbed::hosts: the host of trial 0003 hung with seed";
+        let seeds = [7, 7 + NEXT_ATTEMPT, 7 + 2 * NEXT_ATTEMPT];
+        let lines: Vec<&str> = logged.lines().collect();
+        assert_eq!(lines.len(), 3, "{logged}");
+        for (line, seed) in lines.iter().zip(seeds) {
+            assert!(line.starts_with(&format!("{of} {seed}, ")), "{line}");
+        }
+        assert_eq!(job.stuck.len(), 3);
     }
 
     struct Silent;

@@ -19,6 +19,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
+use tracing::{debug, info, warn};
 use vtax_files::Dir;
 use vtax_guest::platform::qemu::Qmp;
 use vtax_host::HostError;
@@ -84,9 +85,12 @@ impl Snapshot {
             booting: None,
             has_pstates: boot_files.pstates.is_some(),
         };
+        let path = snapshot.path.display().to_string();
         if snapshot.take() {
+            debug!("trials start from the snapshot {path}");
             return Ok(snapshot);
         }
+        info!("a host boots for the snapshot {path}");
         tidy(&host.cache, SPARE);
         if has_room(&host.cache, host, &settings).is_err() {
             tidy(&host.cache, 0);
@@ -164,6 +168,7 @@ impl Snapshot {
             }
             Err(_) => {}
         }
+        info!("the snapshot {} is ready", self.path.display());
         self.booting = None;
         Ok(true)
     }
@@ -171,6 +176,10 @@ impl Snapshot {
     /// Removes it after a machine could not start from it. Running machines have its files open.
     pub fn discard(self) {
         if self.lock.is_some() {
+            warn!(
+                "no machine starts from the snapshot {}: it is removed",
+                self.path.display()
+            );
             // If that fails, the next trial reports why it cannot start.
             let _ = scratch::remove(&self.path);
         }
@@ -373,7 +382,10 @@ fn tidy(cache: &Path, spare: usize) {
     drop(snapshots);
     for (_, _, path, _state) in gone {
         // The next run tries again.
-        let _ = scratch::remove(&path);
+        match scratch::remove(&path) {
+            Ok(()) => debug!("the unused snapshot {} is removed", path.display()),
+            Err(cause) => warn!("the unused snapshot {} is left: {cause}", path.display()),
+        }
     }
 }
 
@@ -506,7 +518,12 @@ mod tests {
             has_pstates: false,
         };
         assert!(bad.take());
-        bad.discard();
+        let logged = vtax_log::testing::logged(|| bad.discard());
+        let expected = format!(
+            "<4>vtax_testbed::snapshot: no machine starts from the snapshot {}",
+            of_today[0].display()
+        );
+        assert!(logged.starts_with(&expected), "{logged}");
         assert!(!of_today[0].exists() && of_today[1].exists());
 
         // When free space is short, only snapshots in use stay.
