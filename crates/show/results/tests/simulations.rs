@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of the statistics by simulation: coverage, false calls and power under the noise, drift, differences between
-//! blocks, outliers and exponential tails of real hosts. `--nocapture` prints the tables of `docs/why/method.md`.
+//! blocks, outliers and exponential tails of real hosts. `--nocapture` prints the tables behind the ranges in `docs/why/method.md`.
 
 use vtax_results::Better;
 use vtax_results::stats::{
@@ -125,7 +125,7 @@ fn from_3_to_30_pairs_the_interval_covers_the_truth_and_few_equal_treatments_are
     coverage_and_false_calls(SETS);
 }
 
-#[test(needs = [test_all("half a minute: the tables of docs/why/method.md")])]
+#[test(needs = [test_all("half a minute: the tables behind docs/why/method.md")])]
 fn of_2000_data_sets_the_intervals_cover_the_truth_and_few_reports_hold_a_false_difference() {
     coverage_and_false_calls(ALL_SETS);
     for size in [6, 20] {
