@@ -2,7 +2,7 @@
 //! `report.html` of a recording: guests by true cost, over time, the busiest minutes, and where the numbers come from.
 
 use crate::report::{
-    Cost, GuestReport, MinuteReport, Report, cpu_each, length, sentences, windows,
+    Cost, GuestReport, MinuteReport, Report, cpu_each, length, others, sentences, windows,
 };
 use crate::summary::{Recording, stages};
 use maud::{Markup, html};
@@ -145,7 +145,7 @@ fn guests(report: &Report<'_>) -> Markup {
         "hidden share",
         "energy",
     ];
-    let energy = |part: Option<f64>| html! { (joules(part)) (flag(report.energy_source.filter(|_| part.is_some()))) };
+    let energy = |part: Option<f64>| html! { (joules(part)) @if part.is_some() { (flag(report.energy_source)) } };
     let rows = html! {
         @for guest in report.guests.iter().take(TABLE_GUESTS) {
             tr {
@@ -161,15 +161,15 @@ fn guests(report: &Report<'_>) -> Markup {
             }
         }
         @if rest > 0 { tr { td { (counted(rest, "more guest")) ", in the JSON" } } }
-        @if report.departed_cpu_seconds > 0.0 {
-            tr { td { "departed guests" } td {} td {} td { (format!("{:.1} s", report.departed_cpu_seconds)) } td { (percent(report.departed_cpu_seconds / busy)) } td {} td {} td {} td { (energy(report.departed_energy_joules)) } }
+        @for (name, cpu, part) in others(report) {
+            tr {
+                td { (name) } td {} td {}
+                @if let Some(cpu) = cpu { td { (format!("{cpu:.1} s")) } td { (percent(cpu / busy)) } } @else { td {} td {} }
+                td {} td {} td {}
+                td { (energy(part)) }
+            }
         }
-        tr { td { "the host itself" } td {} td {} td { (format!("{:.1} s", report.host_cpu_seconds)) } td { (percent(report.host_cpu_seconds / busy)) } td {} td {} td {} td { (energy(report.host_energy_joules)) } }
-        tr { td { "unattributed" } td {} td {} td { (format!("{:.1} s", report.unattributed_cpu_seconds)) } td { (percent(report.unattributed_cpu_seconds / busy)) } td {} td {} td {} td { (energy(report.unattributed_energy_joules)) } }
-        @if report.idle_energy_joules.is_some_and(|joules| joules > 0.0) {
-            tr { td { "idle: charged to nobody" } td {} td {} td {} td {} td {} td {} td {} td { (energy(report.idle_energy_joules)) } }
-        }
-        tr { td { b { "all" } } td {} td { (length(report.recorded_seconds)) } td { (format!("{:.1} s", report.busy_cpu_seconds)) } td { "100 %" } td {} td {} td {} td { (joules(report.energy_joules)) (flag(report.energy_source.filter(|_| report.energy_joules.is_some()))) } }
+        tr { td { b { "all" } } td {} td { (length(report.recorded_seconds)) } td { (format!("{:.1} s", report.busy_cpu_seconds)) } td { "100 %" } td {} td {} td {} td { (energy(report.energy_joules)) } }
     };
     captioned(
         "Guests by true cost: their own time and the host's for them",
@@ -240,7 +240,7 @@ fn busiest(report: &Report<'_>) -> Markup {
                 td { (when(&minute.began)) }
                 td { (format!("{:.2}", minute.busy_processors)) }
                 td { (format!("{:.2}", minute.host_processors)) }
-                td { (minute.watts.map_or_else(|| DASH.to_owned(), |watts| plain(watts, Unit::of(Base::Watt)))) (flag(report.energy_source.filter(|_| minute.watts.is_some()))) }
+                td { (minute.watts.map_or_else(|| DASH.to_owned(), |watts| plain(watts, Unit::of(Base::Watt)))) @if minute.watts.is_some() { (flag(report.energy_source)) } }
                 td { @for (place, (name, processors)) in minute.guests.iter().take(4).enumerate() { @if place > 0 { ", " } (name) " " (format!("{processors:.2}")) } }
             }
         }

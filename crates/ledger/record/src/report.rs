@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use vtax_charge::Stage;
 use vtax_core::{Base, Joules, Nanoseconds, Source, Unit, counted};
 use vtax_results::numbers::{percent, plain};
-use vtax_results::text::{clean, columns, cut, pad};
+use vtax_results::text::{Table, clean, cut};
 
 /// Minutes in the table of the busiest.
 const BUSIEST_MINUTES: usize = 5;
@@ -380,120 +380,89 @@ pub fn sentences(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
+/// What no guest is charged for: the name of each part, its processor time and its energy.
+pub fn others(of: &Report<'_>) -> Vec<(&'static str, Option<f64>, Option<f64>)> {
+    let departed = Some(of.departed_cpu_seconds);
+    let host = Some(of.host_cpu_seconds);
+    let unattributed = Some(of.unattributed_cpu_seconds);
+    let mut parts = vec![
+        ("departed guests", departed, of.departed_energy_joules),
+        ("the host itself", host, of.host_energy_joules),
+        ("unattributed", unattributed, of.unattributed_energy_joules),
+        ("idle: charged to nobody", None, of.idle_energy_joules),
+    ];
+    if of.idle_energy_joules.is_none_or(|joules| joules <= 0.0) {
+        parts.pop();
+    }
+    if of.departed_cpu_seconds <= 0.0 {
+        parts.remove(0);
+    }
+    parts
+}
+
 /// Renders the report as a table.
 pub fn table(report: &Report<'_>, recording: &Recording, width: usize) -> String {
-    let mut lines = vec![
-        format!(
-            "{}  {}  {}  {}",
-            clean(&report.recording),
-            vtax_results::numbers::when(&report.began),
-            length(report.recorded_seconds),
-            clean(&report.facts.note)
-        )
-        .trim_end()
-        .to_owned(),
-    ];
-    lines.push(String::new());
+    let head = format!(
+        "{}  {}  {}  {}",
+        clean(&report.recording),
+        vtax_results::numbers::when(&report.began),
+        length(report.recorded_seconds),
+        clean(&report.facts.note)
+    );
+    let mut lines = vec![head.trim_end().to_owned(), String::new()];
     let busy = report.busy_cpu_seconds.max(1e-9);
-    let stages = stages(&recording.guests);
-    let hidden: Vec<Stage> = stages
-        .iter()
-        .copied()
-        .filter(|stage| *stage != Stage::Vcpu)
-        .collect();
-    let mut header: Vec<String> = ["CPU s", "%", "HID%"].map(str::to_owned).to_vec();
-    header.extend(hidden.iter().map(|stage| stage.name().to_owned()));
-    header.extend(["J", "packet", "exit", "GB"].map(str::to_owned));
-    let mut rows = vec![("guest".to_owned(), header)];
-    let row = |name: &str, cpu: f64, energy: Option<f64>| {
-        let mut cells = vec![
-            format!("{cpu:.1}"),
-            format!("{:.1}", 100.0 * cpu / busy),
-            String::new(),
-        ];
-        cells.extend(hidden.iter().map(|_| String::new()));
-        cells.push(energy.map_or_else(String::new, |energy| format!("{energy:.0}")));
-        (name.to_owned(), cells)
+    let mut hidden = stages(&recording.guests);
+    hidden.retain(|stage| *stage != Stage::Vcpu);
+    let headings = ["guest", "CPU s", "%", "HID%"].into_iter();
+    let headings = headings.chain(hidden.iter().map(|stage| stage.name()));
+    let mut table = Table::new(headings.chain(["J", "packet", "exit", "GB"]), 1..usize::MAX);
+    let first = |name: String, cpu: f64| {
+        let share = 100.0 * cpu / busy;
+        vec![name, format!("{cpu:.1}"), format!("{share:.1}")]
     };
-    for (guest, own) in report
-        .guests
-        .iter()
-        .zip(&recording.guests)
-        .take(SHOWN_GUESTS)
-    {
+    let dash = || "–".to_owned();
+    for (guest, own) in (report.guests.iter().zip(&recording.guests)).take(SHOWN_GUESTS) {
         let times = match guest.instances {
             1 => String::new(),
             times => format!(" ×{times}"),
         };
-        let name = format!("{}{times} ({})", clean(guest.guest), clean(guest.platform));
-        let mut cells = vec![
-            format!("{:.1}", guest.cpu_seconds),
-            format!("{:.1}", 100.0 * guest.cpu_seconds / busy),
-            guest
-                .hidden_share
-                .map_or_else(|| "–".to_owned(), |share| format!("{:.1}", 100.0 * share)),
-        ];
-        cells.extend(
-            hidden
-                .iter()
-                .map(|stage| format!("{:.1}", own.total.stages.get(*stage).as_secs_f64())),
-        );
-        cells.push(
-            guest
-                .energy_joules
-                .map_or_else(|| "–".to_owned(), |energy| format!("{energy:.0}")),
-        );
+        let name = format!("{}{times} ({})", guest.guest, guest.platform);
+        let seconds = |stage: &Stage| own.total.stages.get(*stage).as_secs_f64();
+        let share = guest.hidden_share;
+        let joules = guest.energy_joules;
+        let mut cells = first(name, guest.cpu_seconds);
+        cells.push(share.map_or_else(dash, |share| format!("{:.1}", 100.0 * share)));
+        cells.extend(hidden.iter().map(|stage| format!("{:.1}", seconds(stage))));
+        cells.push(joules.map_or_else(dash, |joules| format!("{joules:.0}")));
         cells.extend([guest.per_packet, guest.per_exit, guest.per_gigabyte].map(cpu_each));
-        rows.push((name, cells));
+        table.row(cells);
     }
+    let mut row = |name: &str, cpu: f64, energy: Option<f64>| {
+        let mut cells = first(name.to_owned(), cpu);
+        cells.resize(4 + hidden.len(), String::new());
+        cells.push(energy.map_or_else(String::new, |energy| format!("{energy:.0}")));
+        table.row(cells);
+    };
     let left = report.guests.get(SHOWN_GUESTS..).unwrap_or_default();
     if !left.is_empty() {
-        let sum = |of: fn(&GuestReport<'_>) -> f64| left.iter().map(of).sum::<f64>();
-        let energy = report
-            .energy_source
-            .map(|_| sum(|guest| guest.energy_joules.unwrap_or(0.0)));
-        rows.push(row(
-            &counted(left.len(), "more guest"),
-            sum(|guest| guest.cpu_seconds),
-            energy,
-        ));
+        let cpu = left.iter().map(|guest| guest.cpu_seconds).sum();
+        let energy = left.iter().filter_map(|guest| guest.energy_joules).sum();
+        let energy = report.energy_source.map(|_| energy);
+        row(&counted(left.len(), "more guest"), cpu, energy);
     }
-    if report.departed_cpu_seconds > 0.0 {
-        rows.push(row(
-            "departed guests",
-            report.departed_cpu_seconds,
-            report.departed_energy_joules,
-        ));
+    for (name, cpu, energy) in others(report) {
+        row(name, cpu.unwrap_or(0.0), energy);
     }
-    rows.push(row(
-        "the host itself",
-        report.host_cpu_seconds,
-        report.host_energy_joules,
-    ));
-    rows.push(row(
-        "unattributed",
-        report.unattributed_cpu_seconds,
-        report.unattributed_energy_joules,
-    ));
-    if let Some(idle) = report.idle_energy_joules.filter(|joules| *joules > 0.0) {
-        rows.push(row("idle: charged to nobody", 0.0, Some(idle)));
-    }
-    rows.push(row("all", report.busy_cpu_seconds, report.energy_joules));
-    lines.extend(aligned(&rows, width));
+    row("all", report.busy_cpu_seconds, report.energy_joules);
+    lines.extend(table.lines(width));
     lines.push(String::new());
     if !report.busiest_minutes.is_empty() {
         lines.push("  busiest minutes".to_owned());
     }
-    for minute in report
-        .busiest_minutes
-        .iter()
-        .filter_map(|at| report.minutes.get(*at))
-    {
-        let guests = minute
-            .guests
-            .iter()
-            .take(NAMED_GUESTS)
-            .map(|(name, processors)| format!("{} {processors:.2}", clean(name)));
+    let busiest = report.busiest_minutes.iter();
+    for minute in busiest.filter_map(|at| report.minutes.get(*at)) {
+        let guests = minute.guests.iter().take(NAMED_GUESTS);
+        let guests = guests.map(|(name, processors)| format!("{} {processors:.2}", clean(name)));
         let clock = minute.began.get(11..16).unwrap_or(&minute.began);
         let line = format!(
             "  {clock}  {:.2} processors: host {:.2}, {}",
@@ -505,44 +474,8 @@ pub fn table(report: &Report<'_>, recording: &Recording, width: usize) -> String
     }
     lines.push(String::new());
     lines.push("  packet, exit, GB: processor time of each, all that the guest cost divided by their number".to_owned());
-    lines.extend(
-        sentences(report)
-            .iter()
-            .map(|line| format!("  {}", clean(line))),
-    );
+    let notes = sentences(report);
+    lines.extend(notes.iter().map(|line| format!("  {}", clean(line))));
     lines.push(String::new());
     lines.join("\n")
-}
-
-/// Lines of cells: the first column to the left, the others to the right.
-fn aligned(rows: &[(String, Vec<String>)], width: usize) -> Vec<String> {
-    let cells = rows.iter().map(|(_, cells)| cells.len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..cells)
-        .map(|at| {
-            rows.iter()
-                .filter_map(|(_, cells)| cells.get(at))
-                .map(|cell| columns(cell))
-                .max()
-                .unwrap_or(0)
-                + 2
-        })
-        .collect();
-    let left = width
-        .saturating_sub(widths.iter().sum::<usize>() + 2)
-        .max(16);
-    let name_width = rows
-        .iter()
-        .map(|(name, _)| columns(name))
-        .max()
-        .unwrap_or(0)
-        .min(left);
-    let line = |(name, cells): &(String, Vec<String>)| {
-        let mut line = format!("  {}", pad(&cut(name, name_width), name_width));
-        for (cell, width) in cells.iter().zip(&widths) {
-            line.push_str(&" ".repeat(width.saturating_sub(columns(cell))));
-            line.push_str(cell);
-        }
-        line.trim_end().to_owned()
-    };
-    rows.iter().map(line).collect()
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Text in tables: without control characters, and of a width in columns.
+//! Text for people: without control characters, of a width in columns, and in tables.
+
+use std::ops::Range;
 
 /// Text without control characters, so that no label can send terminal escapes.
 pub fn clean(text: &str) -> String {
@@ -15,7 +17,7 @@ pub fn columns(text: &str) -> usize {
 
 /// Text filled with spaces up to a width.
 pub fn pad(text: &str, width: usize) -> String {
-    format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
+    format!("{text:<width$}")
 }
 
 /// Text of at most a width; a longer one ends with `…`.
@@ -27,5 +29,85 @@ pub fn cut(text: &str, width: usize) -> String {
             .take(width.saturating_sub(1))
             .chain(['…'])
             .collect()
+    }
+}
+
+/// Rows of cells below headings, and titles between them.
+#[derive(Debug, Clone)]
+pub struct Table {
+    /// The columns with numbers, whose cells end at one place.
+    right: Range<usize>,
+    /// The headings, then the rows. A row of one cell is a title.
+    rows: Vec<Vec<String>>,
+}
+
+/// Least width that the first column is cut to.
+const LEAST_FIRST: usize = 16;
+
+impl Table {
+    /// A table without rows, with the headings of its columns and those of them that hold numbers.
+    pub fn new<T: Into<String>>(
+        headings: impl IntoIterator<Item = T>,
+        right: Range<usize>,
+    ) -> Self {
+        let mut table = Self {
+            right,
+            rows: Vec::new(),
+        };
+        table.row(headings);
+        table
+    }
+
+    /// Adds a row; one of a single cell is a title.
+    pub fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    /// The lines for a terminal, without control characters. Columns are as wide as their cells; where these are wider
+    /// than the terminal, the first column is cut.
+    pub fn lines(&self, width: usize) -> Vec<String> {
+        let has_titles = self.rows.iter().any(|row| row.len() == 1);
+        let indent = if has_titles { 4 } else { 2 };
+        let mut widths: Vec<usize> = Vec::new();
+        for row in self.rows.iter().filter(|row| row.len() > 1) {
+            widths.resize(widths.len().max(row.len()), 0);
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = columns(cell).max(*width);
+            }
+        }
+        if let [first, others @ ..] = widths.as_mut_slice() {
+            let taken = others.iter().map(|width| width + 2).sum::<usize>() + indent;
+            *first = width.saturating_sub(taken).max(LEAST_FIRST).min(*first);
+        }
+        let cell = |(at, (cell, width)): (usize, (&String, &usize))| {
+            let cell = cut(cell, *width);
+            if self.right.contains(&at) {
+                format!("{cell:>width$}")
+            } else {
+                pad(&cell, *width)
+            }
+        };
+        let line = |row: &Vec<String>| match row.as_slice() {
+            [title] => cut(&clean(&format!("  {title}")), width),
+            cells => {
+                let cells = cells.iter().zip(&widths).enumerate().map(cell);
+                let line = " ".repeat(indent) + &cells.collect::<Vec<_>>().join("  ");
+                clean(line.trim_end())
+            }
+        };
+        self.rows.iter().map(line).collect()
+    }
+
+    /// The table in Markdown. Its cells are written as they are.
+    pub fn markdown(&self) -> String {
+        let line = |row: &Vec<String>| format!("| {} |\n", row.join(" | "));
+        let mut lines: Vec<String> = self.rows.iter().map(line).collect();
+        let mut rule = "|".to_owned();
+        for at in 0..self.rows.first().map_or(0, Vec::len) {
+            let end = if self.right.contains(&at) { ":" } else { "" };
+            rule += &format!("---{end}|");
+        }
+        lines.insert(1, rule + "\n");
+        lines.concat()
     }
 }
