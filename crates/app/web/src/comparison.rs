@@ -6,7 +6,7 @@ use crate::error::RequestError;
 use crate::results::Results;
 use serde::Serialize;
 use std::sync::Arc;
-use vtax_report::analysis::{Analysis, distinct};
+use vtax_report::analysis::Analysis;
 use vtax_report::compare;
 use vtax_results::stats::Verdict;
 
@@ -39,31 +39,13 @@ impl Analyses {
         let (first, others) = analyses.split_first().ok_or(count)?;
         let others: Vec<&Analysis> = others.iter().map(AsRef::as_ref).collect();
         let compared = compare::compare(first, &others);
-        let shown = |row: &&vtax_report::analysis::Comparison| {
-            all || row.headline || row.judgement.verdict == Verdict::Different
-        };
-        let rows = compared.others.iter().flat_map(|run| &run.comparisons);
-        let keys = distinct(rows.filter(shown).map(|row| {
-            let key = (row.treatment.as_str(), row.metric.as_str());
-            (key, row.title.as_str())
-        }));
-        let found: Vec<_> = compared
-            .others
-            .iter()
-            .map(compare::ComparedRun::by_key)
-            .collect();
-        let rows = keys
-            .into_iter()
-            .map(|((treatment, metric), title)| ComparisonRow {
-                treatment: treatment.to_owned(),
-                metric: metric.to_owned(),
-                title: title.to_owned(),
-                cells: found
-                    .iter()
-                    .map(|run| run.get(&(treatment, metric)).copied().map(Cell::of))
-                    .collect(),
-            })
-            .collect();
+        let rows = compare::side_by_side(&compared.others, |row| all || row.is_shown());
+        let rows = rows.into_iter().map(|(first, row)| ComparisonRow {
+            treatment: first.treatment.clone(),
+            metric: first.metric.clone(),
+            title: first.title.clone(),
+            cells: row.into_iter().map(|cell| cell.map(Cell::of)).collect(),
+        });
         Ok(ComparisonTable {
             runs: dirs
                 .iter()
@@ -74,15 +56,11 @@ impl Analyses {
                     started: run.started.clone(),
                 })
                 .collect(),
-            rows,
-            only_first: compared
-                .others
-                .iter()
+            rows: rows.collect(),
+            only_first: (compared.others.iter())
                 .map(|run| run.only_first.clone())
                 .collect(),
-            only_here: compared
-                .others
-                .iter()
+            only_here: (compared.others.iter())
                 .map(|run| run.only_here.clone())
                 .collect(),
             cautions: compared.cautions,

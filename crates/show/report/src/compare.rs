@@ -9,11 +9,12 @@ use crate::analysis::{
 use crate::history::Of;
 use serde::Serialize;
 use std::collections::HashMap;
+use std::iter::once;
 use vtax_core::{counted, metric};
 use vtax_results::Better;
 use vtax_results::numbers::percent;
 use vtax_results::stats::{Verdict, seed_of, unpaired_tax};
-use vtax_results::text::{clean, cut, pad};
+use vtax_results::text::{Table, clean, cut};
 
 /// Comparison of runs with the first of them.
 #[derive(Debug, Clone, Serialize)]
@@ -91,65 +92,47 @@ pub fn compare(first: &Analysis, others: &[&Analysis]) -> RunComparison {
 
 /// [`compare`] for costs or for taxes. The ratio of two taxes is free of the host's drift between the runs.
 pub fn compare_of(of: Of, first: &Analysis, others: &[&Analysis]) -> RunComparison {
-    let mut all: Vec<Comparison> = Vec::new();
-    let mut lengths = Vec::new();
-    let before: Vec<Labelled<'_>> = others
-        .iter()
-        .map(|other| counterparts(first, other))
-        .collect();
-    for (other, before) in others.iter().zip(&before) {
-        let own = match of {
-            Of::Cost => comparisons(before, other),
-            Of::Tax => tax_comparisons(first, before, other),
-        };
-        lengths.push(own.len());
-        all.extend(own);
-    }
-    let minimum_effect = others
-        .iter()
-        .map(|other| other.minimum_effect)
-        .fold(first.minimum_effect, f64::max);
-    judge(&mut all, minimum_effect);
-    let all_kinds = all.iter().map(|row| row.certainty).collect();
-    let mut judged = all.into_iter();
-    let compared = others
-        .iter()
-        .zip(&before)
-        .zip(lengths)
-        .map(|((other, before), length)| {
-            let mut comparisons: Vec<Comparison> = judged.by_ref().take(length).collect();
+    let counterparts = others.iter().map(|other| counterparts(first, other));
+    let before: Vec<Labelled<'_>> = counterparts.collect();
+    let compared = others.iter().zip(&before).map(|(other, before)| {
+        let has = |label: &str| before.contains_key(label);
+        let (mine, theirs) = (first.treatments.iter(), other.treatments.iter());
+        ComparedRun {
+            run: named(other),
+            only_first: labels(mine.filter(|one| {
+                let mut found = before.values();
+                !found.any(|other| other.treatment.label == one.treatment.label)
+            })),
+            only_here: labels(theirs.filter(|one| !has(&one.treatment.label))),
+            plan_keys: differing(first, other).unwrap_or_default(),
+            comparisons: match of {
+                Of::Cost => comparisons(before, other),
+                Of::Tax => tax_comparisons(first, before, other),
+            },
+        }
+    });
+    let mut compared: Vec<ComparedRun> = compared.collect();
+    let effects = others.iter().map(|other| other.minimum_effect);
+    let minimum_effect = effects.fold(first.minimum_effect, f64::max);
+    let all = compared.iter_mut().flat_map(|run| &mut run.comparisons);
+    judge(all, minimum_effect);
+    for ((run, other), before) in compared.iter_mut().zip(others).zip(&before) {
+        let after = other.by_label();
+        for row in &mut run.comparisons {
             if first.provisional || other.provisional {
-                comparisons
-                    .iter_mut()
-                    .for_each(Comparison::make_provisional);
+                row.make_provisional();
             }
-            let after = other.by_label();
-            for knee in comparisons
-                .iter_mut()
-                .filter(|one| metric::KNEE.is(&one.metric))
-            {
-                bound(knee, before, &after);
+            if metric::KNEE.is(&row.metric) {
+                bound(row, before, &after);
             }
-            ComparedRun {
-                run: named(other),
-                only_first: labels(first.treatments.iter().filter(|one| {
-                    let mut found = before.values();
-                    !found.any(|other| other.treatment.label == one.treatment.label)
-                })),
-                only_here: labels(
-                    other
-                        .treatments
-                        .iter()
-                        .filter(|one| !before.contains_key(one.treatment.label.as_str())),
-                ),
-                plan_keys: differing(first, other).unwrap_or_default(),
-                comparisons,
-            }
-        });
+        }
+    }
+    let rows = compared.iter().flat_map(|run| &run.comparisons);
+    let kinds = rows.map(|row| row.certainty).collect();
     RunComparison {
         first: named(first),
-        others: compared.collect(),
-        cautions: cautions(of, first, others, all_kinds),
+        cautions: cautions(of, first, others, kinds),
+        others: compared,
         minimum_effect,
     }
 }
@@ -236,11 +219,7 @@ impl RunComparison {
         let Some((letter, run)) = runs.find(|(_, run)| run.comparisons.is_empty()) else {
             return Ok(());
         };
-        let list = |labels: &[String]| {
-            let labels: Vec<String> = labels.iter().map(|label| clean(label)).collect();
-            let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-            few(&labels)
-        };
+        let list = |labels: &[String]| clean(&few(labels));
         Err(
             match (run.only_first.as_slice(), run.only_here.as_slice()) {
                 ([], _) | (_, []) => NothingShared::Taxes(letter),
@@ -260,24 +239,17 @@ fn comparisons(first: &Labelled<'_>, other: &Analysis) -> Vec<Comparison> {
         let Some(before) = first.get(after.treatment.label.as_str()) else {
             continue;
         };
-        for metric in after
-            .metrics
-            .iter()
-            .filter(|metric| metric.better != Better::Neither)
-        {
-            let Some(old) = before
-                .metric(&metric.name)
-                .filter(|old| old.unit == metric.unit)
-            else {
+        let metrics = after.metrics.iter();
+        for metric in metrics.filter(|metric| metric.better != Better::Neither) {
+            let old = before.metric(&metric.name);
+            let Some(old) = old.filter(|old| old.unit == metric.unit) else {
                 continue;
             };
-            let values = |values: &[(u32, f64)]| {
-                values.iter().map(|(_, value)| *value).collect::<Vec<f64>>()
+            let values = |of: &MetricSummary| -> Vec<f64> {
+                of.values.iter().map(|(_, value)| *value).collect()
             };
             let seed = seed_of(&["compare", &after.treatment.label, &metric.name]);
-            let sampled = |old: &MetricSummary| {
-                unpaired_tax(&values(&metric.values), &values(&old.values), seed)
-            };
+            let sampled = |old: &_| unpaired_tax(&values(metric), &values(old), seed);
             let (after, before) = (&after.treatment, &before.treatment);
             comparisons.push(Comparison::of(after, before, metric, Some(old), sampled));
         }
@@ -311,23 +283,16 @@ fn cautions(of: Of, first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec
                 .to_owned(),
         );
     }
-    let all = std::iter::once(first).chain(others.iter().copied());
-    cautions.extend(
-        ('A'..)
-            .zip(all)
-            .filter_map(|(letter, run)| suspicion(letter, run)),
-    );
+    let all = ('A'..).zip(once(first).chain(others.iter().copied()));
+    cautions.extend(all.filter_map(|(letter, run)| suspicion(letter, run)));
     for (letter, other) in ('B'..).zip(others) {
         match differing(first, other) {
             None if first.plan_sha256 != other.plan_sha256 => {
                 cautions.push(format!("The plans of A and {letter} differ."));
             }
             Some(keys) if !keys.is_empty() => {
-                let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-                cautions.push(format!(
-                    "The plans of A and {letter} differ: {}.",
-                    few(&keys)
-                ));
+                let keys = few(&keys);
+                cautions.push(format!("The plans of A and {letter} differ: {keys}."));
             }
             _ => {}
         }
@@ -356,8 +321,8 @@ fn cautions(of: Of, first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec
 const KEYS: usize = 8;
 
 /// The first keys or labels, and the number of further ones.
-pub(crate) fn few(keys: &[&str]) -> String {
-    let shown: Vec<&str> = keys.iter().take(KEYS).copied().collect();
+pub(crate) fn few<T: AsRef<str>>(keys: &[T]) -> String {
+    let shown: Vec<&str> = keys.iter().take(KEYS).map(AsRef::as_ref).collect();
     let more = match keys.len().saturating_sub(KEYS) {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -385,138 +350,117 @@ fn suspicion(letter: char, run: &Analysis) -> Option<String> {
 const MOST_ESTIMATES: usize = 3;
 /// Width of a label in a list.
 const LABEL: usize = 60;
-/// Width of a run's column, and of the column of metric names before it.
+/// Least width of a run's column, and of all before it.
 const COLUMN: usize = 23;
-const METRIC: usize = 22;
+const FIRST: usize = 26;
+
+/// The rows of runs side by side: what any of them shows of a metric of a treatment, and the comparison of each run.
+pub fn side_by_side<'a>(
+    runs: &'a [ComparedRun],
+    is_shown: impl Fn(&Comparison) -> bool,
+) -> Vec<(&'a Comparison, Vec<Option<&'a Comparison>>)> {
+    let key = |row: &'a Comparison| (row.treatment.as_str(), row.metric.as_str());
+    let shown = runs.iter().flat_map(|run| &run.comparisons);
+    let keys = distinct(shown.filter(|row| is_shown(row)).map(key));
+    let runs: Vec<_> = runs.iter().map(ComparedRun::by_key).collect();
+    let row = |key| {
+        let row: Vec<_> = runs.iter().map(|run| run.get(&key).copied()).collect();
+        Some((row.iter().flatten().next().copied()?, row))
+    };
+    keys.into_iter().filter_map(row).collect()
+}
 
 /// Renders the comparison as a table with a column for each run: every headline metric, and every other one with a
 /// difference, marked by a star. Runs that do not fit side by side follow below.
 pub fn table(comparison: &RunComparison, width: usize) -> String {
     let width = width.clamp(72, 120);
     let mut lines = vec![format!("A  {}", clean(&comparison.first))];
-    let runs: Vec<(char, &ComparedRun)> = ('B'..).zip(&comparison.others).collect();
-    for (letter, other) in &runs {
-        lines.push(format!("{letter}  {}", clean(&other.run)));
-    }
-    let fit = ((width - 4 - METRIC) / COLUMN).max(1);
-    for part in runs.chunks(fit) {
+    let runs = || ('B'..).zip(&comparison.others);
+    lines.extend(runs().map(|(letter, run)| format!("{letter}  {}", clean(&run.run))));
+    let mut letters = 'B'..;
+    for part in comparison.others.chunks(((width - FIRST) / COLUMN).max(1)) {
+        let ratios = part.iter().zip(letters.by_ref());
+        let ratios = ratios.map(|(_, letter)| format!("{letter} / A"));
+        let mut table = Table::new(once("metric".to_owned()).chain(ratios), 0..0);
+        let rows = side_by_side(part, Comparison::is_shown);
+        if rows.is_empty() {
+            table.row(["no treatment is in both"]);
+        }
+        let mut treatment = None;
+        for (first, row) in rows {
+            if treatment.replace(&first.treatment) != Some(&first.treatment) {
+                table.row([&first.treatment]);
+            }
+            table.row(once(first.metric.clone()).chain(row.into_iter().map(marked)));
+        }
         lines.push(String::new());
-        lines.extend(rows(part, width));
+        lines.extend(table.lines(width));
     }
     lines.push(String::new());
-    let shown = comparison.others.iter().flat_map(|run| &run.comparisons);
-    let kinds: Kinds = shown.clone().map(|row| row.certainty).collect();
-    let is_adjusted = shown
-        .clone()
-        .filter_map(|row| row.judgement.confidence)
-        .any(|level| level > 0.95);
+    let notes = notes(comparison, width - 2);
+    lines.extend(notes.iter().map(|note| format!("  {}", clean(note))));
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// The ratio of a comparison with the mark of its verdict.
+fn marked(row: Option<&Comparison>) -> String {
+    let Some(row) = row else { return String::new() };
+    let mark = match row.judgement.verdict {
+        Verdict::Different => " *",
+        Verdict::Same => " =",
+        Verdict::Unsupported | Verdict::NoWork => " ?",
+        _ => "",
+    };
+    row.ratio_in_words().unwrap_or_else(|| "–".to_owned()) + mark
+}
+
+/// The lines below the table: its marks, what is not shown, the treatments of one run alone, the caveats.
+fn notes(comparison: &RunComparison, width: usize) -> Vec<String> {
+    let runs = || ('B'..).zip(&comparison.others);
+    let rows = || comparison.others.iter().flat_map(|run| &run.comparisons);
+    let kinds: Kinds = rows().map(|row| row.certainty).collect();
     let interval = if kinds.has_intervals() {
         " [95 % CI]"
     } else {
         ""
     };
-    lines.push(format!(
-        "  * a difference is shown; = the same within {}; ratios are to A{interval}",
+    let mut notes = vec![format!(
+        "* a difference is shown; = the same within {}; ratios are to A{interval}",
         percent(comparison.minimum_effect)
-    ));
-    let all = comparison.others.iter().flat_map(|run| &run.comparisons);
-    let unsupported = all
-        .filter(|row| row.headline)
-        .filter_map(|row| row.judgement.unsupported);
+    )];
+    let headlines = rows().filter(|row| row.headline);
+    let unsupported = headlines.filter_map(|row| row.judgement.unsupported);
     if let Some(example) = unsupported.min_by_key(|one| one.values) {
-        lines.push(format!("  ? nothing is claimed: {example}"));
+        notes.push(format!("? nothing is claimed: {example}"));
     }
-    if shown.clone().any(|row| row.judgement.lacks_work) {
-        lines.push(
-            "  ? nothing is claimed: each run took the same time and its work is not known"
-                .to_owned(),
-        );
+    if rows().any(|row| row.judgement.lacks_work) {
+        let why = "? nothing is claimed: each run took the same time and its work is not known";
+        notes.push(why.to_owned());
     }
-    if is_adjusted {
-        lines.push("  intervals are adjusted for the number of comparisons".to_owned());
+    if rows().any(|row| row.judgement.confidence.is_some_and(|level| level > 0.95)) {
+        notes.push("intervals are adjusted for the number of comparisons".to_owned());
     }
-    for (letter, run) in &runs {
-        let rows = run.comparisons.iter().filter(|row| row.headline);
-        let open: Vec<String> = rows
-            .filter_map(|row| Some((row, row.needed_in_words()?)))
-            .map(|(row, needed)| format!("{needed}: {} {}", row.metric, row.treatment))
+    for (letter, run) in runs() {
+        let headlines = run.comparisons.iter().filter(|row| row.headline);
+        let open: Vec<String> = headlines
+            .filter_map(|row| Some((row.needed_in_words()?, &row.metric, &row.treatment)))
+            .map(|(needed, metric, treatment)| format!("{needed}: {metric} {treatment}"))
             .collect();
-        for row in open.iter().take(MOST_ESTIMATES) {
-            let line = format!("  not shown in {letter}: {row}");
-            lines.push(cut(&clean(&line), width));
-        }
-        let more = open.len().saturating_sub(MOST_ESTIMATES);
-        if more > 0 {
-            lines.push(format!("  not shown in {letter}: {more} more, in --json"));
+        let shown = open.iter().take(MOST_ESTIMATES);
+        notes.extend(shown.map(|row| cut(&format!("not shown in {letter}: {row}"), width)));
+        if let Some(more @ 1..) = open.len().checked_sub(MOST_ESTIMATES) {
+            notes.push(format!("not shown in {letter}: {more} more, in --json"));
         }
     }
-    for (letter, run) in &runs {
-        let only = [
-            (format!("not in {letter}"), &run.only_first),
-            (format!("only in {letter}"), &run.only_here),
-        ];
-        for (what, labels) in only.into_iter().filter(|(_, labels)| !labels.is_empty()) {
-            let labels: Vec<String> = labels
-                .iter()
-                .map(|label| cut(&clean(label), LABEL))
-                .collect();
-            let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-            lines.push(format!("  {what}: {}", few(&labels)));
+    for (letter, run) in runs() {
+        for (what, labels) in [("not", &run.only_first), ("only", &run.only_here)] {
+            let labels: Vec<String> = labels.iter().map(|label| cut(label, LABEL)).collect();
+            if !labels.is_empty() {
+                notes.push(format!("{what} in {letter}: {}", few(&labels)));
+            }
         }
     }
-    lines.extend(
-        comparison
-            .cautions
-            .iter()
-            .map(|caution| format!("  {}", clean(caution))),
-    );
-    lines.push(String::new());
-    lines.join("\n")
-}
-
-/// The rows for runs that fit side by side.
-fn rows(runs: &[(char, &ComparedRun)], width: usize) -> Vec<String> {
-    let mut header = format!("    {}", pad("metric", METRIC));
-    for (letter, _) in runs {
-        header.push_str(&pad(&format!("{letter} / A"), COLUMN));
-    }
-    let mut lines = vec![header.trim_end().to_owned()];
-    let shown = |row: &&Comparison| row.headline || row.judgement.verdict == Verdict::Different;
-    let rows = runs.iter().flat_map(|(_, run)| &run.comparisons);
-    let keys = distinct(
-        rows.filter(shown)
-            .map(|row| (row.treatment.as_str(), row.metric.as_str())),
-    );
-    if keys.is_empty() {
-        lines.push("  no treatment is in both".to_owned());
-    }
-    let runs: Vec<HashMap<(&str, &str), &Comparison>> =
-        runs.iter().map(|(_, run)| run.by_key()).collect();
-    let mut heading = None;
-    for (treatment, metric) in keys {
-        if heading != Some(treatment) {
-            heading = Some(treatment);
-            lines.push(format!("  {}", cut(&clean(treatment), width - 2)));
-        }
-        let name = cut(&clean(metric), METRIC - 1);
-        let mut line = format!("    {}", pad(&name, METRIC));
-        for run in &runs {
-            let shown = match run.get(&(treatment, metric)) {
-                Some(row) => {
-                    let tax = row.ratio_in_words();
-                    let star = match row.judgement.verdict {
-                        Verdict::Different => " *",
-                        Verdict::Same => " =",
-                        Verdict::Unsupported | Verdict::NoWork => " ?",
-                        _ => "",
-                    };
-                    format!("{}{star}", tax.unwrap_or_else(|| "–".to_owned()))
-                }
-                None => String::new(),
-            };
-            line.push_str(&pad(&shown, COLUMN));
-        }
-        lines.push(line.trim_end().to_owned());
-    }
-    lines
+    notes.extend(comparison.cautions.iter().cloned());
+    notes
 }

@@ -19,7 +19,7 @@ use vtax_results::stats::{
     Description, Groups, Interval, Moments, NoTax, Tax, Verdict, describe, exact_ratio,
     judge_family, tax_over, verdict,
 };
-use vtax_results::text::{clean, cut, pad};
+use vtax_results::text::{Table, clean, cut};
 use vtax_results::{Better, Machine, ResultsDir, ResultsError, Trial};
 
 /// Most directories that the readers may be ahead of the collector.
@@ -259,7 +259,7 @@ fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
         rows: Vec::new(),
         causes: Vec::new(),
     };
-    let mut found: Vec<Table> = machines.machines.iter().map(|_| Table::new()).collect();
+    let mut found: Vec<Entries> = machines.machines.iter().map(|_| Entries::new()).collect();
     for trial in results.trials() {
         let trial = match trial {
             Ok(trial) => trial,
@@ -299,7 +299,7 @@ fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
 }
 
 /// Treatment → metric → its values.
-type Table = BTreeMap<String, BTreeMap<String, Entered>>;
+type Entries = BTreeMap<String, BTreeMap<String, Entered>>;
 
 /// One metric of one treatment on one machine.
 struct Entered {
@@ -310,7 +310,7 @@ struct Entered {
     is_unsupported: bool,
 }
 
-fn enter(table: &mut Table, trial: Trial, quantiles: &[TrialQuantile]) {
+fn enter(table: &mut Entries, trial: Trial, quantiles: &[TrialQuantile]) {
     let metrics = table.entry(trial.treatment.label).or_default();
     for (name, metric) in trial.metrics {
         let about = About {
@@ -336,7 +336,7 @@ fn enter(table: &mut Table, trial: Trial, quantiles: &[TrialQuantile]) {
     }
 }
 
-fn values(results: &ResultsDir, table: &Table) -> Vec<Value> {
+fn values(results: &ResultsDir, table: &Entries) -> Vec<Value> {
     let mut values = Vec::new();
     for treatment in &results.run().treatments {
         let baseline = treatment
@@ -539,10 +539,6 @@ fn finding(([plan, plan_sha256, treatment, metric], over): ([String; 4], Over)) 
     })
 }
 
-/// Widths of the columns: metric name, and mean over machines.
-const NAME: usize = 24;
-const MEAN: usize = 26;
-
 /// Renders the headline metrics as a table.
 pub fn table(survey: &Survey, width: usize) -> String {
     let width = width.clamp(72, 120);
@@ -553,45 +549,35 @@ pub fn table(survey: &Survey, width: usize) -> String {
         survey.counted,
         counted(survey.trials, "trial")
     )];
+    let is_headline = |of: &&Finding| of.about.headline;
     for kind in &survey.kinds {
-        let facts: Vec<String> = kind
-            .kind
-            .iter()
-            .map(|(of, is)| format!("{of}: {is}"))
-            .collect();
-        let facts = if facts.is_empty() {
-            "of unknown kind".to_owned()
-        } else {
-            facts.join(", ")
-        };
-        lines.push(String::new());
-        lines.push(cut(
-            &clean(&format!("{}, {facts}", counted(kind.machines, "machine"))),
-            width,
-        ));
-        lines.push(format!(
-            "    {}{}ratio to its baseline [95 % CI], machines apart by, verdict",
-            pad("metric", NAME),
-            pad("median (least to most)", MEAN)
-        ));
-        let mut heading = None;
-        for finding in kind.findings.iter().filter(|of| of.about.headline) {
-            let here = (&finding.plan, &finding.plan_sha256, &finding.treatment);
-            if heading != Some(here) {
-                heading = Some(here);
-                let of = format!("  {} · {}", finding.plan, finding.treatment);
-                lines.push(cut(&clean(&of), width));
-            }
-            lines.push(row(finding));
+        let facts = kind.kind.iter().map(|(of, is)| format!("{of}: {is}"));
+        let mut facts: Vec<String> = facts.collect();
+        if facts.is_empty() {
+            facts.push("of unknown kind".to_owned());
         }
+        let head = format!(
+            "{}, {}",
+            counted(kind.machines, "machine"),
+            facts.join(", ")
+        );
+        lines.extend([String::new(), cut(&clean(&head), width)]);
+        let ratio = "ratio to its baseline [95 % CI], machines apart by, verdict";
+        let mut table = Table::new(["metric", "median (least to most)", ratio], 0..0);
+        let mut heading = None;
+        for of in kind.findings.iter().filter(is_headline) {
+            let here = (&of.plan, &of.plan_sha256, &of.treatment);
+            if heading.replace(here) != Some(here) {
+                table.row([format!("{} · {}", of.plan, of.treatment)]);
+            }
+            table.row(row(of));
+        }
+        lines.extend(table.lines(width));
     }
     lines.push(String::new());
     let findings = survey.kinds.iter().flat_map(|kind| &kind.findings);
-    let headlines = findings.filter(|of| of.about.headline);
-    if headlines
-        .filter_map(|of| of.ratio)
-        .any(|ratio| ratio.confidence > 0.95)
-    {
+    let mut ratios = findings.filter(is_headline).filter_map(|of| of.ratio);
+    if ratios.any(|ratio| ratio.confidence > 0.95) {
         lines.push("  intervals are adjusted for the number of ratios of the kind".to_owned());
     }
     if survey.twice > 0 {
@@ -600,46 +586,29 @@ pub fn table(survey: &Survey, width: usize) -> String {
             "  {twice} hold a run that another one holds already, and are left out"
         ));
     }
-    let more = survey.unreadable.saturating_sub(survey.causes.len());
-    lines.extend(
-        survey
-            .causes
-            .iter()
-            .map(|cause| format!("  left out: {}", clean(cause))),
-    );
-    if more > 0 {
+    let causes = survey.causes.iter();
+    lines.extend(causes.map(|cause| format!("  left out: {}", clean(cause))));
+    if let Some(more @ 1..) = survey.unreadable.checked_sub(survey.causes.len()) {
         lines.push(format!("  left out: {more} more"));
     }
     lines.join("\n")
 }
 
-fn row(finding: &Finding) -> String {
+fn row(finding: &Finding) -> [String; 3] {
     let values = &finding.values;
     let of = |value| plain(value, finding.about.unit);
-    let spread = format!(
-        "{} ({} to {})",
-        of(values.median),
-        of(values.min),
-        of(values.max)
-    );
+    let [median, min, max] = [values.median, values.min, values.max].map(of);
     let ratio = finding.ratio.map(|found| {
         let Shown { value, range, .. } = ratio(found.ratio, Some(found.adjusted_interval));
-        let apart = found
-            .factor
-            .map(|factor| format!(", {factor:.3}"))
-            .unwrap_or_default();
+        let apart = found.factor.map(|factor| format!(", {factor:.3}"));
+        let apart = apart.unwrap_or_default();
         let verdict = match found.verdict {
             Verdict::Same => format!("the same within {}", percent(found.minimum_effect)),
             other => other.words().to_owned(),
         };
         format!("{value} {range}{apart}, {verdict}")
     });
-    let name = cut(&clean(&finding.metric), NAME - 1);
-    let line = format!(
-        "    {}{} {}",
-        pad(&name, NAME),
-        pad(&spread, MEAN),
-        ratio.or(finding.note.clone()).unwrap_or_default()
-    );
-    line.trim_end().to_owned()
+    let ratio = ratio.or_else(|| finding.note.clone());
+    let spread = format!("{median} ({min} to {max})");
+    [finding.metric.clone(), spread, ratio.unwrap_or_default()]
 }

@@ -81,7 +81,7 @@ fn any_number_of_runs_are_compared_with_the_first_by_label() {
         }
         let beside = table.lines().find(|line| line.contains("B / A")).unwrap();
         assert!(beside.contains("C / A") && beside.contains("D / A") == (width == 120));
-        let vm = "    cpu.per_work          1.00×";
+        let vm = "    cpu.per_work     1.00×";
         assert!(table.contains(vm) && table.contains("] *"), "{table}");
         let mut lines = table.lines().filter(|line| !line.contains("not in"));
         assert!(

@@ -159,6 +159,11 @@ impl Comparison {
         }
     }
 
+    /// Whether tables have a row of it: a headline, or a difference.
+    pub fn is_shown(&self) -> bool {
+        self.headline || self.judgement.verdict == Verdict::Different
+    }
+
     /// Appends to the note.
     pub(crate) fn add_note(&mut self, more: String) {
         match &mut self.note {

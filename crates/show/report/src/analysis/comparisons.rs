@@ -115,8 +115,12 @@ fn tax_of(
 
 /// Adjusts p within each family (the headlines, and the rest) and sets the verdicts. Exact ratios need no test. A quantile
 /// that the trials do not support is in no family.
-pub(crate) fn judge(comparisons: &mut [Comparison], minimum_effect: f64) {
-    for comparison in comparisons.iter_mut() {
+pub(crate) fn judge<'a>(
+    comparisons: impl IntoIterator<Item = &'a mut Comparison>,
+    minimum_effect: f64,
+) {
+    let mut comparisons: Vec<&mut Comparison> = comparisons.into_iter().collect();
+    for comparison in &mut comparisons {
         if let (Some(unsupported), Some(_)) = (comparison.judgement.unsupported, comparison.ratio) {
             comparison.judgement.verdict = Verdict::Unsupported;
             comparison.add_note(unsupported.to_string());
@@ -127,7 +131,7 @@ pub(crate) fn judge(comparisons: &mut [Comparison], minimum_effect: f64) {
         }
     }
     for headline in [true, false] {
-        let family: Vec<&mut Comparison> = comparisons
+        let family: Vec<_> = comparisons
             .iter_mut()
             .filter(|one| {
                 one.headline == headline
