@@ -8,13 +8,20 @@ use crate::token::Token;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_nodelay};
-use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv, send, shutdown};
+use rustix::net::{
+    RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, acceptfrom_with, recv, send,
+    shutdown,
+};
 use std::collections::HashMap;
+use std::fmt;
 use std::io::{PipeReader, PipeWriter};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tracing::warn;
+use vtax_log::Spaced;
 
 /// Time limit of the end of a connection that was shut down, and of the answers in progress when the server stops.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -40,17 +47,59 @@ struct Service {
     limits: Limits,
     handler: Handler,
     token: Option<Token>,
+    /// The refusals in the log: a client decides how often it is refused.
+    refusals: Mutex<Spaced>,
 }
 
 impl Service {
-    /// Answers a request. `is_local`: the connection is of a UNIX socket, whose mode admitted the client, so that it
-    /// needs no token.
-    fn answer(&self, request: &Request<'_>, is_local: bool) -> Response {
+    /// Answers a request. A client of a UNIX socket needs no token: the socket's mode admitted it.
+    fn answer(&self, request: &Request<'_>, client: &Client) -> Response {
         match &self.token {
-            Some(token) if !is_local && !token.is_in(request.authorization) => {
-                Response::text(401, "send the token: Authorization: Bearer TOKEN")
+            Some(token) if !client.is_local() && !token.is_in(request.authorization) => {
+                self.refuse(client, 401, "send the token: Authorization: Bearer TOKEN")
             }
             _ => (self.handler)(request),
+        }
+    }
+
+    /// Returns the answer to a client that is refused, and logs it.
+    fn refuse(&self, client: &Client, status: u16, why: &str) -> Response {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(more) = refusals.admit() {
+            warn!("{client} is refused with {status}: {why}{more}");
+        }
+        Response::text(status, why)
+    }
+}
+
+/// A client, by the address of its connection.
+#[derive(Debug)]
+enum Client {
+    /// Of a UNIX socket.
+    Local(Address),
+    /// `None`: the kernel did not name it.
+    Remote(Option<SocketAddr>),
+}
+
+impl Client {
+    fn new(listener: &Address, peer: Option<SocketAddrAny>) -> Self {
+        match listener {
+            Address::Unix(_) => Self::Local(listener.clone()),
+            Address::Tcp(_) => Self::Remote(peer.and_then(|peer| peer.try_into().ok())),
+        }
+    }
+
+    fn is_local(&self) -> bool {
+        matches!(self, Self::Local(_))
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(socket) => write!(f, "a client of {socket}"),
+            Self::Remote(Some(address)) => write!(f, "the client {address}"),
+            Self::Remote(None) => f.write_str("a client"),
         }
     }
 }
@@ -75,6 +124,7 @@ impl Listeners {
             limits,
             handler,
             token: self.token,
+            refusals: Mutex::default(),
         });
         let mut server = Server {
             addresses: self.listeners.iter().map(|l| l.address.clone()).collect(),
@@ -129,10 +179,10 @@ fn accept_all(
             return;
         }
         for (listener, _) in listeners.iter().zip(ready).filter(|(_, ready)| *ready) {
-            match accept_with(listener, SocketFlags::CLOEXEC) {
-                Ok(socket) => {
-                    let is_local = matches!(listener.address, Address::Unix(_));
-                    serve_on_a_thread(socket, connections, service, is_local);
+            match acceptfrom_with(listener, SocketFlags::CLOEXEC) {
+                Ok((socket, peer)) => {
+                    let client = Client::new(&listener.address, peer);
+                    serve_on_a_thread(socket, connections, service, client);
                 }
                 Err(Errno::AGAIN) => {}
                 // No file descriptor is left, or the client has closed the connection. Both are temporary.
@@ -151,18 +201,15 @@ fn serve_on_a_thread(
     socket: OwnedFd,
     connections: &Arc<Connections>,
     service: &Arc<Service>,
-    is_local: bool,
+    client: Client,
 ) {
     // Answers are written as a whole, so delaying small segments only adds latency. A UNIX socket refuses the option.
     let _ = set_tcp_nodelay(&socket, true);
     let socket = Arc::new(socket);
     let Some(connection) = Connections::add(connections, &socket, service.limits.connections)
     else {
-        let busy = encode(
-            &Response::text(503, "too many requests at once"),
-            true,
-            false,
-        );
+        let busy = service.refuse(&client, 503, "too many requests at once");
+        let busy = encode(&busy, true, false);
         // The answer fits into an empty send buffer.
         let _ = send(&socket, &busy, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         return;
@@ -174,11 +221,11 @@ fn serve_on_a_thread(
         .stack_size(256 << 10)
         .spawn(move || {
             // The client has closed the connection and needs no answer.
-            let _ = serve(&connection, &service, is_local);
+            let _ = serve(&connection, &service, &client);
         });
 }
 
-fn serve(connection: &Connection, service: &Service, is_local: bool) -> Result<(), Errno> {
+fn serve(connection: &Connection, service: &Service, client: &Client) -> Result<(), Errno> {
     let limits = service.limits;
     let socket = &*connection.socket;
     let mut received = Vec::new();
@@ -187,14 +234,18 @@ fn serve(connection: &Connection, service: &Service, is_local: bool) -> Result<(
         let (answer, length) = match message::parse(&received) {
             Parsed::Incomplete => match receive(socket, &mut received, &mut until, limits)? {
                 None => continue,
-                Some(refused) => (encode(&refused, true, false), None),
+                Some((status, why)) => {
+                    let refused = service.refuse(client, status, why);
+                    (encode(&refused, true, false), None)
+                }
             },
             Parsed::Refused(status, why) => {
-                (encode(&Response::text(status, why), true, false), None)
+                let refused = service.refuse(client, status, why);
+                (encode(&refused, true, false), None)
             }
             Parsed::Request(request) => {
                 connection.set_activity(Activity::Answering)?;
-                let response = service.answer(&request, is_local);
+                let response = service.answer(&request, client);
                 let keep = request.keep_alive && limits.idle.is_some();
                 let whole = request.method == Method::Get;
                 let answer = encode(&response, whole, keep);
@@ -212,13 +263,13 @@ fn serve(connection: &Connection, service: &Service, is_local: bool) -> Result<(
     }
 }
 
-/// Reads once. `Some`: the answer to a client that will send no complete request.
+/// Reads once. `Some`: the status and the reason for a client that will send no complete request.
 fn receive(
     socket: &OwnedFd,
     received: &mut Vec<u8>,
     until: &mut Instant,
     limits: Limits,
-) -> Result<Option<Response>, Errno> {
+) -> Result<Option<(u16, &'static str)>, Errno> {
     let nothing = received.is_empty();
     let mut piece = [0u8; 4096];
     match before(*until, socket, Timeout::Recv)
@@ -226,7 +277,7 @@ fn receive(
     {
         // The client has sent nothing, as a port scanner does, or has sent all its requests.
         Ok((0, _)) | Err(Errno::TIMEDOUT) if nothing => Err(Errno::TIMEDOUT),
-        Ok((0, _)) => Ok(Some(Response::text(400, "the request has no end"))),
+        Ok((0, _)) => Ok(Some((400, "the request has no end"))),
         Ok((read, _)) => {
             if nothing {
                 *until = Instant::now() + limits.patience;
@@ -234,7 +285,7 @@ fn receive(
             received.extend_from_slice(piece.get(..read).unwrap_or_default());
             Ok(None)
         }
-        Err(Errno::TIMEDOUT) => Ok(Some(Response::text(408, "the request took too long"))),
+        Err(Errno::TIMEDOUT) => Ok(Some((408, "the request took too long"))),
         Err(Errno::INTR | Errno::AGAIN) => Ok(None),
         Err(cause) => Err(cause),
     }
@@ -699,6 +750,32 @@ mod tests {
         assert!(ask(tcp(&server), last).contains("Connection: close\r\n"));
     }
 
+    #[test]
+    fn refused_clients_are_in_the_log_and_at_most_one_a_second() {
+        let service = Service {
+            limits: LIMITS,
+            handler: echo(),
+            token: Some(Token::of("the right token")),
+            refusals: Mutex::default(),
+        };
+        let Parsed::Request(request) = message::parse(REQUEST) else {
+            panic!("no request");
+        };
+        let local = Client::Local("unix:/run/x".parse().unwrap());
+        let remote = Client::Remote(Some("192.0.2.7:4711".parse().unwrap()));
+        let logged = vtax_log::testing::logged(|| {
+            assert_eq!(service.answer(&request, &local).status, 200);
+            for _ in 0..3 {
+                assert_eq!(service.answer(&request, &remote).status, 401);
+            }
+        });
+        assert_eq!(
+            logged,
+            "<4>vtax_http::server: the client 192.0.2.7:4711 is refused with 401: \
+             send the token: Authorization: Bearer TOKEN\n"
+        );
+    }
+
     /// A handler that reports its start through one channel and waits for permission to answer on another.
     fn held() -> (Handler, mpsc::Receiver<()>, mpsc::Sender<()>) {
         let (begun, has_begun) = mpsc::channel();
@@ -722,8 +799,11 @@ mod tests {
             has_begun.recv().unwrap();
         }
         assert!(ask(tcp(&server), b"").starts_with("HTTP/1.1 503 "));
-        for client in clients {
+        // Any of the handlers takes the next permission.
+        for _ in &clients {
             go.send(()).unwrap();
+        }
+        for client in clients {
             assert!(ask(client, b"").ends_with("done\n"));
         }
     }

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events that a client can cause at will: one of them a second is logged.
+//! Events that a client can cause at will, or that go on: one of them in an interval is logged.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The time between two logged events.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Admits one event a second to the log, and counts the others.
-#[derive(Debug, Default)]
+/// Admits one event in an interval to the log, and counts the others.
+#[derive(Debug)]
 pub struct Spaced {
+    interval: Duration,
     next: Option<Instant>,
     left_out: u64,
+}
+
+/// One event a second.
+impl Default for Spaced {
+    fn default() -> Self {
+        Self::every(Duration::from_secs(1))
+    }
 }
 
 /// The number of events that were left out since the last one in the log, for the end of its line.
@@ -19,18 +24,34 @@ pub struct Spaced {
 pub struct More(u64);
 
 impl Spaced {
-    /// Returns what the line ends with if the event is to be logged.
-    pub fn admit(&mut self) -> Option<More> {
-        self.admit_at(Instant::now())
+    /// One event in this interval.
+    #[must_use]
+    pub fn every(interval: Duration) -> Self {
+        Self {
+            interval,
+            next: None,
+            left_out: 0,
+        }
     }
 
-    fn admit_at(&mut self, now: Instant) -> Option<More> {
+    /// Returns what the line ends with if the event is to be logged.
+    pub fn admit(&mut self) -> Option<More> {
+        self.admit_at(Instant::now(), 1).map(|sum| More(sum - 1))
+    }
+
+    /// As [`Spaced::admit`], for an event of some size, such as a number of lost samples. Returns the sum since the last
+    /// event in the log, with this one.
+    pub fn add(&mut self, size: u64) -> Option<u64> {
+        self.admit_at(Instant::now(), size)
+    }
+
+    fn admit_at(&mut self, now: Instant, size: u64) -> Option<u64> {
+        self.left_out = self.left_out.saturating_add(size);
         if self.next.is_some_and(|next| now < next) {
-            self.left_out += 1;
             return None;
         }
-        self.next = now.checked_add(INTERVAL);
-        Some(More(std::mem::take(&mut self.left_out)))
+        self.next = now.checked_add(self.interval);
+        Some(std::mem::take(&mut self.left_out))
     }
 }
 
@@ -52,18 +73,11 @@ mod tests {
         let mut spaced = Spaced::default();
         let now = Instant::now();
         let at = |millis| now + Duration::from_millis(millis);
-        let admitted = [0, 1, 999, 1000, 1001, 5000].map(|millis| spaced.admit_at(at(millis)));
-        assert_eq!(
-            admitted,
-            [
-                Some(More(0)),
-                None,
-                None,
-                Some(More(2)),
-                None,
-                Some(More(1))
-            ]
-        );
+        let admitted = [0, 1, 999, 1000, 1001, 5000].map(|millis| spaced.admit_at(at(millis), 1));
+        assert_eq!(admitted, [Some(1), None, None, Some(3), None, Some(2)]);
+        let mut lost = Spaced::every(Duration::from_secs(60));
+        assert_eq!((lost.add(7), lost.add(5)), (Some(7), None));
+        assert_eq!(lost.admit_at(at(70_000), 1), Some(6));
         assert_eq!(More(0).to_string(), "");
         assert_eq!(More(2).to_string(), " (and 2 more like it)");
     }
