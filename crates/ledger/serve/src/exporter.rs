@@ -3,7 +3,7 @@
 //! reads nothing of the host, so scrapers add no work. Each thread is sandboxed.
 
 use crate::metrics::{self, Own};
-use crate::push::{PushError, PushOptions, Pusher};
+use crate::push::{Message, PushError, PushOptions, Pusher};
 use crate::roster::{Listing, Roster};
 use crate::share::Shares;
 use std::path::{Path, PathBuf};
@@ -203,6 +203,11 @@ pub fn run(
 ) -> Result<(), ExporterError> {
     let shared = Arc::new(Shared::default());
     let server = shared.serve(&options.listen, options.token.clone())?;
+    info!(
+        "vtax {} reads this host every {} s",
+        env!("CARGO_PKG_VERSION"),
+        options.interval.as_secs_f64()
+    );
     for address in server.addresses() {
         match address {
             Address::Tcp(_) => info!("metrics at {address}/metrics"),
@@ -217,6 +222,10 @@ pub fn run(
     let mut pusher = (!options.push.to.is_empty())
         .then(|| Pusher::start(&options.push))
         .transpose()?;
+    for state in pusher.iter().flat_map(Pusher::states) {
+        let waiting = state.queue_samples;
+        info!("pushes to {}; {waiting} samples of before wait", state.to);
+    }
     let mut log = |problem: &str| warn!("{problem}");
     let mut shares = options.share.as_deref().map(Shares::new);
     let mut roster = Roster::new(options.max_guests);
@@ -227,6 +236,7 @@ pub fn run(
     // A slow pass is no failure.
     let stale_after = options.interval * 3 + Duration::from_secs(5);
     let mut problems = Problems::default();
+    let mut outage = Outage::default();
     for note in watch.notes() {
         warn!("{note}");
     }
@@ -237,6 +247,7 @@ pub fn run(
     })?;
     watch.run(options.interval, stop, |snapshot, took| match snapshot {
         Ok(snapshot) => {
+            outage.end();
             own.passes += 1;
             own.pass_seconds = took.as_secs_f64();
             let unserved: Vec<String> = shares
@@ -251,7 +262,7 @@ pub fn run(
             if let Some(pusher) = &mut pusher {
                 own.pushes = pusher.states();
                 pusher.push(&snapshot, &listing, &own);
-                pusher.take_messages().iter().for_each(|line| log(line));
+                pusher.take_messages().iter().for_each(Message::log);
             }
             shared.show(snapshot, listing, own.clone(), stale_after);
             serves();
@@ -259,13 +270,46 @@ pub fn run(
         Err(error) => {
             let why = error.to_string();
             shared.fail(&why);
-            problems.report_new([&why], &mut log);
+            outage.go_on(&why);
         }
     })?;
     if let Some(pusher) = pusher {
-        pusher.finish().iter().for_each(|line| warn!("{line}"));
+        pusher.finish().iter().for_each(Message::log);
     }
+    info!(
+        "ends after {} passes, {} of them failed",
+        own.passes + shared.failed(),
+        shared.failed()
+    );
     Ok(())
+}
+
+/// Passes that fail one after the other, for the log.
+#[derive(Debug, Default)]
+struct Outage {
+    failed: u64,
+    told: Option<String>,
+}
+
+impl Outage {
+    /// A pass has failed. It is logged if it is the first one, or fails for another reason than the one before.
+    fn go_on(&mut self, why: &str) {
+        self.failed += 1;
+        if self.told.as_deref() != Some(why) {
+            warn!("a pass failed, and the numbers of the last good one are served: {why}");
+            self.told = Some(why.to_owned());
+        }
+    }
+
+    /// A pass has succeeded.
+    fn end(&mut self) {
+        if std::mem::take(&mut self.told).is_some() {
+            info!(
+                "passes succeed again, {} failed",
+                std::mem::take(&mut self.failed)
+            );
+        }
+    }
 }
 
 /// Returns the resident memory of this process in bytes, by the kernel's count of pages.
@@ -359,6 +403,29 @@ mod tests {
         show();
         assert_eq!(ask(&shared, "/healthz").status, 200);
         assert_eq!(metric("vtax_exporter_failed_passes_total "), 2.0);
+    }
+
+    #[test]
+    fn an_outage_is_in_the_log_once_for_each_reason_with_its_end() {
+        let logged = vtax_log::testing::logged(|| {
+            let mut outage = Outage::default();
+            outage.end();
+            for why in ["no file", "no file", "no memory"] {
+                outage.go_on(why);
+            }
+            outage.end();
+            outage.end();
+        });
+        let of = "vtax_serve::exporter";
+        let failed = "a pass failed, and the numbers of the last good one are served";
+        assert_eq!(
+            logged.lines().collect::<Vec<_>>(),
+            [
+                format!("<4>{of}: {failed}: no file"),
+                format!("<4>{of}: {failed}: no memory"),
+                format!("<6>{of}: passes succeed again, 3 failed"),
+            ]
+        );
     }
 
     const LONG: Duration = Duration::from_secs(3600);

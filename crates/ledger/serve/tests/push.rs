@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use vtax_charge::fake::Host;
-use vtax_serve::push::{PushOptions, PushState, Pusher};
+use vtax_serve::push::{Message, PushOptions, PushState, Pusher};
 use vtax_serve::roster::Roster;
 use vtax_serve::{Own, Token};
 
@@ -105,7 +105,7 @@ fn drained(pusher: &Pusher) -> PushState {
 }
 
 /// Pushes `passes` passes to a server with these answers, until the queue is empty.
-fn pushed(answers: &[&str], passes: usize) -> (PushState, Vec<String>, Seen) {
+fn pushed(answers: &[&str], passes: usize) -> (PushState, Vec<Message>, Seen) {
     let directory = tempfile::tempdir().unwrap();
     let (port, seen) = server(answers);
     // All passes are queued before the first is sent.
@@ -142,7 +142,11 @@ fn a_server_that_is_busy_is_asked_again_when_it_likes_and_gets_the_same() {
     assert!(seen[0].2 == seen[1].2 && seen[1].2 == seen[2].2);
     assert!(state.sent > 0 && state.sent % 3 == 0, "{state:?}");
     assert_eq!(printed.len(), 2, "{printed:?}");
-    assert!(printed[0].contains("503") && printed[1].contains("answers again"));
+    assert!(printed[0].contains("503") && printed[1].contains("answers again after 2 failed"));
+    let levels = printed
+        .iter()
+        .map(|line| matches!(line, Message::Trouble(_)));
+    assert_eq!(levels.collect::<Vec<_>>(), [true, false]);
 }
 
 #[test]
@@ -164,7 +168,7 @@ fn samples_that_a_server_has_already_count_as_delivered() {
 }
 
 /// Passes that no earlier attempt can have delivered, pushed one by one to a server with these answers.
-fn pushed_anew(answers: &[&str], passes: usize) -> (PushState, Vec<String>) {
+fn pushed_anew(answers: &[&str], passes: usize) -> (PushState, Vec<Message>) {
     let directory = tempfile::tempdir().unwrap();
     let (port, _) = server(answers);
     let mut pusher = Pusher::start(&options(&remote_write(port), directory.path())).unwrap();
@@ -383,7 +387,7 @@ fn a_queue_that_is_full_says_so_once() {
 fn pushed_in_small_requests(
     most: usize,
     to: fn(u16) -> String,
-) -> (PushState, Vec<String>, Vec<usize>, u64) {
+) -> (PushState, Vec<Message>, Vec<usize>, u64) {
     let directory = tempfile::tempdir().unwrap();
     let (port, seen) = small_server(most);
     let mut pusher = Pusher::start(&options(&to(port), directory.path())).unwrap();

@@ -5,15 +5,18 @@
 //! nothing that fits into it. Samples keep the time of their pass.
 
 mod destination;
+mod message;
 mod queue;
 mod sender;
 mod wire;
 
 pub use crate::metrics::PushState;
 pub use destination::{Destination, Protocol};
+pub use message::Message;
 
 use crate::metrics::{self, Own};
 use crate::roster::Listing;
+use message::Losses;
 use queue::Queue;
 use sender::Sender;
 use std::io;
@@ -120,9 +123,16 @@ struct Inside {
     queue: Queue,
     state: PushState,
     /// Messages for the log that were not taken yet.
-    messages: Vec<String>,
+    messages: Vec<Message>,
+    losses: Losses,
     /// Set when the exporter ends: what cannot be sent until then stays on disk.
     until: Option<Instant>,
+}
+
+impl Inside {
+    fn trouble(&mut self, line: String) {
+        self.messages.push(Message::Trouble(line));
+    }
 }
 
 impl Shared {
@@ -174,7 +184,8 @@ impl Pusher {
                         to: to.shown(),
                         ..PushState::default()
                     },
-                    messages,
+                    messages: messages.into_iter().map(Message::Trouble).collect(),
+                    losses: Losses::default(),
                     until: None,
                 }),
                 news: Condvar::new(),
@@ -216,7 +227,7 @@ impl Pusher {
     }
 
     /// The messages since the last call.
-    pub fn take_messages(&self) -> Vec<String> {
+    pub fn take_messages(&self) -> Vec<Message> {
         let lines = self.lines.iter();
         lines
             .flat_map(|line| std::mem::take(&mut line.shared.lock().messages))
@@ -241,23 +252,23 @@ impl Pusher {
                 .map_err(|cause| io::Error::other(cause.clone()))
                 .and_then(|payload| inside.queue.append(pass.time_ms, samples, payload));
             match queued {
+                Ok(0) => {}
                 Ok(dropped) => {
-                    if dropped > 0 && inside.state.dropped_full == 0 {
+                    if let Some(lost) = inside.losses.full.add(dropped) {
+                        let to = &inside.state.to;
                         let line = format!(
-                            "the queue for {} is full: the oldest samples are dropped",
-                            inside.state.to
+                            "the queue for {to} is full: {lost} of the oldest samples are dropped"
                         );
-                        inside.messages.push(line);
+                        inside.trouble(line);
                     }
                     inside.state.dropped_full += dropped;
                 }
                 Err(cause) => {
-                    if inside.state.dropped_disk == 0 {
-                        let line = format!(
-                            "cannot queue for {}: {cause}; the samples are dropped",
-                            inside.state.to
-                        );
-                        inside.messages.push(line);
+                    if let Some(lost) = inside.losses.disk.add(u64::from(samples)) {
+                        let to = &inside.state.to;
+                        let line =
+                            format!("cannot queue for {to}: {cause}; {lost} samples are dropped");
+                        inside.trouble(line);
                     }
                     inside.state.dropped_disk += u64::from(samples);
                 }
@@ -270,7 +281,7 @@ impl Pusher {
 
     /// Ends every series and waits up to `END_TIMEOUT` for the servers to take the queues; the rest stays on disk.
     /// Returns the last messages.
-    pub fn finish(mut self) -> Vec<String> {
+    pub fn finish(mut self) -> Vec<Message> {
         if !self.last.families.is_empty() {
             self.queue(Pass {
                 time_ms: jiff::Timestamp::now()
@@ -284,10 +295,10 @@ impl Pusher {
         let mut messages = self.take_messages();
         for state in self.states() {
             if state.queue_samples > 0 {
-                messages.push(format!(
+                messages.push(Message::Trouble(format!(
                     "{} samples for {} wait on disk for the next exporter",
                     state.queue_samples, state.to
-                ));
+                )));
             }
         }
         messages

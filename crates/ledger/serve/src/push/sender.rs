@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The thread that sends what is queued, oldest first.
 
+use super::message::{Message as LogMessage, is_told};
 use super::queue::Batch;
 use super::wire::{self, Pass};
 use super::{Destination, Inside, Protocol, PushError, PushOptions, Shared};
@@ -205,12 +206,16 @@ impl Sender {
                 if may_be_taken {
                     self.unsure_until = self.unsure_until.max(newest);
                 }
-                if failed == 0 {
-                    let line = format!("cannot push to {}: {why}; it is tried again", self.shown);
-                    inside.messages.push(line);
-                }
                 inside.state.failures += 1;
                 failed = failed.saturating_add(1);
+                if is_told(failed) {
+                    let waiting = inside.queue.samples();
+                    let line = format!(
+                        "cannot push to {}: {why}; it is tried again after {failed} attempts, and {waiting} samples wait",
+                        self.shown
+                    );
+                    inside.trouble(line);
+                }
                 if wait(shared, inside, pause(failed).max(asked.unwrap_or_default())) {
                     continue;
                 }
@@ -218,11 +223,11 @@ impl Sender {
             }
             if failed > 0 {
                 let line = format!(
-                    "{} answers again; {} samples waited",
+                    "{} answers again after {failed} failed attempts; {} samples waited",
                     self.shown,
                     inside.queue.samples()
                 );
-                inside.messages.push(line);
+                inside.messages.push(LogMessage::Recovery(line));
                 failed = 0;
             }
             inside.state.requests += 1;
@@ -233,7 +238,7 @@ impl Sender {
                         "{} finds a request of {size} bytes too large; smaller ones are sent",
                         self.shown
                     );
-                    inside.messages.push(line);
+                    inside.trouble(line);
                 }
                 self.limit = self.limit.min(size / 2);
                 drop(inside);
@@ -242,12 +247,12 @@ impl Sender {
             }
             match answer {
                 Answer::TooLarge(why) => {
-                    if inside.state.dropped_too_large == 0 {
+                    if let Some(lost) = inside.losses.too_large.add(samples) {
                         let line = format!(
-                            "{} finds a request with one sample too large, which is dropped: {why}",
+                            "{} finds requests with one sample too large, and {lost} are dropped: {why}",
                             self.shown
                         );
-                        inside.messages.push(line);
+                        inside.trouble(line);
                     }
                     inside.state.dropped_too_large += samples;
                 }
@@ -258,10 +263,14 @@ impl Sender {
                 }
                 Answer::Old(_) if newest <= self.unsure_until => inside.state.repeated += samples,
                 Answer::Old(why) | Answer::Refused(why) => {
-                    if inside.state.dropped_refused == 0 && !why.is_empty() {
-                        let line =
-                            format!("{} refuses samples, which are dropped: {why}", self.shown);
-                        inside.messages.push(line);
+                    if !why.is_empty()
+                        && let Some(lost) = inside.losses.refused.add(samples)
+                    {
+                        let line = format!(
+                            "{} refuses {lost} samples, which are dropped: {why}",
+                            self.shown
+                        );
+                        inside.trouble(line);
                     }
                     inside.state.dropped_refused += samples;
                 }
@@ -269,11 +278,12 @@ impl Sender {
                 Answer::Taken {
                     rejected: Some((rejected, why)),
                 } => {
-                    if inside.state.dropped_refused == 0 {
-                        let line = format!("{} refuses some samples: {why}", self.shown);
-                        inside.messages.push(line);
+                    let rejected = rejected.min(samples);
+                    if let Some(lost) = inside.losses.refused.add(rejected) {
+                        let line = format!("{} refuses {lost} samples: {why}", self.shown);
+                        inside.trouble(line);
                     }
-                    inside.state.dropped_refused += rejected.min(samples);
+                    inside.state.dropped_refused += rejected;
                     inside.state.sent += samples.saturating_sub(rejected);
                 }
                 Answer::Later { .. } => {}
@@ -290,7 +300,7 @@ impl Sender {
             self.singly = self.singly.saturating_sub(1);
             if let Err(cause) = inside.queue.done(&batch) {
                 let line = format!("cannot note what was pushed to {}: {cause}", self.shown);
-                inside.messages.push(line);
+                inside.trouble(line);
             }
         }
     }
@@ -320,7 +330,7 @@ impl Sender {
                         "cannot read the queue for {}: {cause}; {lost} samples are lost",
                         self.shown
                     );
-                    inside.messages.push(line);
+                    inside.trouble(line);
                 }
             }
         }
