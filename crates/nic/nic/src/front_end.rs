@@ -12,15 +12,13 @@ use rustix::net::{
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use tracing::warn;
+use tracing::{info, warn};
 use vtax_http::ListenError;
 use vtax_http::unix::{self, Users};
+use vtax_log::Spaced;
 
 /// The time between two attempts to connect or to accept.
 const RETRY_INTERVAL: Nanos = Nanos::from_micros(200_000);
-
-/// The shortest time between two warnings about a port.
-const WARNING_INTERVAL: Nanos = Nanos::from_secs(1);
 
 /// Why a port has no socket.
 #[derive(Debug, thiserror::Error)]
@@ -49,10 +47,11 @@ pub struct FrontEnd {
     /// The connected front end.
     pub connection: Option<Connection>,
     retry: Option<Nanos>,
-    /// When a warning may be logged again.
-    next_warning: Nanos,
-    /// Warnings since the last one that was logged.
-    suppressed: u64,
+    /// Whether the log says that it cannot connect.
+    is_told: bool,
+    warnings: Spaced,
+    connects: Spaced,
+    disconnects: Spaced,
 }
 
 impl FrontEnd {
@@ -63,8 +62,10 @@ impl FrontEnd {
             side,
             connection: None,
             retry: None,
-            next_warning: Nanos::ZERO,
-            suppressed: 0,
+            is_told: false,
+            warnings: Spaced::default(),
+            connects: Spaced::default(),
+            disconnects: Spaced::default(),
         }
     }
 
@@ -138,7 +139,13 @@ impl FrontEnd {
     fn connected(&mut self, socket: OwnedFd, poller: &Poller) {
         let connection = Connection::new(socket);
         match poller.watch_level(&connection, Token::FrontEnd(self.id)) {
-            Ok(()) => self.connection = Some(connection),
+            Ok(()) => {
+                self.connection = Some(connection);
+                self.is_told = false;
+                if let Some(more) = self.connects.admit() {
+                    info!("port {}: its front end has connected{more}", self.name);
+                }
+            }
             Err(cause) => self.warn(format_args!("cannot wait for a front end: {cause}")),
         }
     }
@@ -166,9 +173,20 @@ impl FrontEnd {
             connect(&socket, &address)?;
             Ok(socket)
         });
-        if let Ok(socket) = attempt {
-            self.retry = None;
-            self.connected(socket, poller);
+        match attempt {
+            Ok(socket) => {
+                self.retry = None;
+                self.connected(socket, poller);
+            }
+            Err(cause) if !self.is_told => {
+                self.is_told = true;
+                info!(
+                    "port {}: no front end at {} yet, it is tried again: {cause}",
+                    self.name,
+                    path.display()
+                );
+            }
+            Err(_) => {}
         }
     }
 
@@ -185,15 +203,15 @@ impl FrontEnd {
 
     /// Logs a warning about the port: at most one a second, whatever a front end does.
     pub fn warn(&mut self, what: impl Display) {
-        let now = crate::poller::now();
-        if now < self.next_warning {
-            self.suppressed += 1;
-            return;
+        if let Some(more) = self.warnings.admit() {
+            warn!("port {}: {what}{more}", self.name);
         }
-        self.next_warning = now + WARNING_INTERVAL;
-        match std::mem::take(&mut self.suppressed) {
-            0 => warn!("port {}: {what}", self.name),
-            more => warn!("port {}: {what} (and {more} more warnings)", self.name),
+    }
+
+    /// Logs that the front end has closed its connection.
+    pub fn left(&mut self) {
+        if let Some(more) = self.disconnects.admit() {
+            info!("port {}: its front end has disconnected{more}", self.name);
         }
     }
 }

@@ -17,6 +17,7 @@ use std::num::NonZeroU64;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 use tracing::{info, warn};
+use vtax_core::counted;
 use vtax_http::ListenError;
 use vtax_http::unix::{self, Users};
 use vtax_log::Startup;
@@ -131,7 +132,9 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     // The first reading of the clock maps the vDSO, which the sandbox forbids. Without it every later reading would be
     // a system call.
     let _ = poller::now();
-    if !config.no_sandbox {
+    if config.no_sandbox {
+        warn!("no sandbox: a fault of this program can be used against this host");
+    } else {
         sandbox::enter(&client_sockets(config), in_kernel)?;
     }
     memory::start_pager().map_err(system("start the pager"))?;
@@ -146,11 +149,20 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
             .map_err(system("start a worker"))?;
         others.push(thread);
     }
+    info!(
+        "vtax-nic {} serves {} by {}",
+        env!("CARGO_PKG_VERSION"),
+        counted(config.ports.len(), "port"),
+        counted(threads, "worker")
+    );
     startup.report_ready();
     let mut result = first.map_or(Ok(()), |mut worker| worker.run());
     for thread in others {
         let ended = thread.join().unwrap_or(Ok(()));
         result = result.and(ended);
+    }
+    if result.is_ok() {
+        info!("every front end has left");
     }
     result.map_err(|cause| system("wait for events")(cause.into()))
 }

@@ -11,6 +11,7 @@ use crate::poller::{Poller, PortId, Token, cpu_time, now};
 use crate::protocol::{Connection, ProtocolError, Reply, Request};
 use crate::telemetry::CpuLedger;
 use rustix::io::Errno;
+use tracing::info;
 
 /// Batches between two calls of epoll, each of which costs about as much as a few frames.
 const BATCHES_A_LOOK: u32 = 8;
@@ -245,12 +246,15 @@ impl Worker {
                     continue;
                 };
                 if let Command::Set(change) = &job.command {
+                    let set = serde_json::to_string(change).unwrap_or_default();
+                    info!("port {}: the operator sets {set}", front_end.name);
                     network.change_policy(id.port, change, time);
                 }
                 let Some(guest) = network.guest_mut(id.port) else {
                     continue;
                 };
                 if job.command == Command::ClearOverride {
+                    info!("port {}: the operator removes the override", front_end.name);
                     guest.clear_override(time);
                 }
                 let name = &front_end.name;
@@ -312,8 +316,9 @@ impl Worker {
             return;
         };
         let (_, front_end) = &mut self.front_ends[index];
-        if !matches!(error, ProtocolError::Closed) {
-            front_end.warn(format_args!("front end disconnected: {error}"));
+        match error {
+            ProtocolError::Closed => front_end.left(),
+            error => front_end.warn(format_args!("front end disconnected: {error}")),
         }
         let stays = front_end.disconnect(time, &self.poller);
         if !stays {
@@ -413,7 +418,8 @@ mod conversation_tests;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::api::mailbox;
+    use crate::control::api::{self, Change, MailboxSender, mailbox};
+    use crate::control::frame::{Operation, Request as HoldRequest};
     use crate::features::{Features, ProtocolFeatures};
     use crate::hold::Mode;
     use crate::testing::port;
@@ -422,6 +428,11 @@ mod tests {
 
     /// A worker with one port, and the front end's side of its connection.
     fn worker() -> (Worker, PortId, OwnedFd) {
+        let (worker, id, front, _) = worker_with_operator();
+        (worker, id, front)
+    }
+
+    fn worker_with_operator() -> (Worker, PortId, OwnedFd, MailboxSender) {
         let (front, back) = socketpair(
             AddressFamily::UNIX,
             SocketType::STREAM,
@@ -435,9 +446,69 @@ mod tests {
         };
         let network = Network::new(vec![Port::Guest(Box::new(port(0, Mode::Off)))]);
         let front_end = FrontEnd::given(id, "a", back);
-        let (_postbox, mailbox) = mailbox().unwrap();
+        let (operator, mailbox) = mailbox().unwrap();
         let worker = Worker::new(vec![network], vec![(id, front_end)], mailbox).unwrap();
-        (worker, id, front)
+        (worker, id, front, operator)
+    }
+
+    #[test]
+    fn the_log_has_the_end_of_a_session_and_a_warning_where_it_broke_the_protocol() {
+        let logged = |message: &[u8]| {
+            let (mut worker, id, front) = worker();
+            rustix::io::write(&front, message).unwrap();
+            drop(front);
+            vtax_log::testing::logged(|| worker.handle_event(Token::FrontEnd(id), now()))
+        };
+        assert_eq!(
+            logged(&[]),
+            "<6>vtax_nic::front_end: port a: its front end has disconnected\n"
+        );
+        let refused = logged(&[0xff; 12]);
+        let start = "<4>vtax_nic::front_end: port a: front end disconnected: ";
+        assert!(refused.starts_with(start), "{refused}");
+    }
+
+    #[test]
+    fn the_log_has_what_the_operator_sets_and_each_lease_of_the_guest() {
+        let (mut worker, _, _front, operator) = worker_with_operator();
+        let ask = |command| {
+            let operator = operator.clone();
+            std::thread::spawn(move || api::ask(&[operator], command, None).unwrap())
+        };
+        let change = Change {
+            override_us: Some(50),
+            ..Change::default()
+        };
+        let logged = vtax_log::testing::logged(|| {
+            for command in [Command::Set(change), Command::ClearOverride] {
+                let asked = ask(command);
+                while !asked.is_finished() {
+                    worker.serve(now());
+                }
+            }
+            let request = HoldRequest {
+                source: [2; 6],
+                operation: Operation::Ask,
+                enable: true,
+                hold_us: 500,
+                lease_s: 10,
+                nonce: 1,
+            };
+            let guest = worker.networks[0].guest_mut(0).unwrap();
+            let time = now();
+            guest.control_frame(&request.to_frame(), time);
+            guest.settle_budget(time + Nanos::from_secs(11));
+        });
+        let holds = "<7>vtax_nic::network::guest::holds: port 0 of network 0";
+        assert_eq!(
+            logged.lines().collect::<Vec<_>>(),
+            [
+                "<6>vtax_nic::worker: port a: the operator sets {\"override_us\":50}",
+                "<6>vtax_nic::worker: port a: the operator removes the override",
+                &format!("{holds}: the guest asks for a hold, granted: 500 us for 10 s"),
+                &format!("{holds}: the guest's lease has ended"),
+            ]
+        );
     }
 
     /// The first messages of User-mode Linux 6.1, each with the answer for which it waits. The message that negotiates

@@ -164,4 +164,10 @@ fn the_journal_gets_the_priority_of_a_warning_and_no_time() {
         warnings.next().unwrap().starts_with("<4>vtax_nic::"),
         "{lines}"
     );
+    let mut started = lines
+        .lines()
+        .filter(|line| line.starts_with("<6>vtax_nic::"));
+    for text in ["serves 2 ports by 1 worker", "its front end has connected"] {
+        assert!(started.any(|line| line.ends_with(text)), "{text}: {lines}");
+    }
 }

@@ -3,17 +3,46 @@
 
 use super::{ActiveDatapath, Guest};
 use crate::control::api::{Change, Link, PortInfo, QueueInfo};
-use crate::control::frame::FRAME_LEN;
+use crate::control::frame::{FRAME_LEN, Operation, Reply, Status};
 use crate::control::{Answer, Policy};
 use crate::hold::{Mode, Nanos, PairHold, Rest};
 use crate::network::packet::BATCH;
 use crate::network::queue::ring_number;
 use crate::poller::PortId;
 use crate::vhost_net::Half;
+use tracing::{Level, debug};
+
+/// Logs the answer to a guest. It gets at most ten a second.
+fn log_answer(PortId { network, port }: PortId, answer: &[u8; FRAME_LEN]) {
+    if !tracing::enabled!(Level::DEBUG) {
+        return;
+    }
+    let Ok(reply) = Reply::from_frame(answer) else {
+        return;
+    };
+    let status = match reply.status {
+        Status::Granted => "granted",
+        Status::Clamped => "cut to the cap",
+        Status::Overridden => "refused, because the operator has fixed it",
+    };
+    let (hold_us, lease_s) = (reply.hold_us, reply.lease_s);
+    let port = format_args!("port {port} of network {network}");
+    match reply.operation {
+        Operation::Ask => {
+            debug!("{port}: the guest asks for a hold, {status}: {hold_us} us for {lease_s} s")
+        }
+        Operation::Release => debug!("{port}: the guest gives its lease back"),
+        Operation::Query => {}
+    }
+}
 
 impl Guest {
     /// Applies the budget of the lease and the policy.
     pub fn settle_budget(&mut self, now: Nanos) {
+        if self.leases.lease_end().is_some_and(|end| end <= now) {
+            let PortId { network, port } = self.id;
+            debug!("port {port} of network {network}: the guest's lease has ended");
+        }
         self.budget_due = self.budget_due.filter(|due| *due > now);
         for (number, pair) in self.pairs.iter_mut().enumerate() {
             let [rx, tx] =
@@ -40,6 +69,9 @@ impl Guest {
                 None
             }
         };
+        if let Some(answer) = &answer {
+            log_answer(self.id, answer);
+        }
         self.settle_budget(now);
         answer
     }
