@@ -12,6 +12,7 @@
 //! which the page stores where no page of another port can read it. The cookie alone permits reading only.
 
 use crate::error::refusal;
+use crate::refusals::Refusals;
 use crate::tls::Identity;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -101,6 +102,8 @@ pub struct Access {
     pub port: u16,
     /// The time limit until a response begins.
     pub timeout: Duration,
+    /// The refused requests, for the log.
+    pub refusals: Refusals,
 }
 
 impl Access {
@@ -238,7 +241,14 @@ impl Access {
 pub async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     let mut response = match access.check(request.method(), request.headers()) {
         Ok(()) => admitted(&access, request, next).await,
-        Err(why) => refusal(StatusCode::FORBIDDEN, why),
+        Err(why) => {
+            let shown = |name| request.headers().get_all(name).iter().collect::<Vec<_>>();
+            let (hosts, origins) = (shown(header::HOST), shown(header::ORIGIN));
+            access.refusals.warn(format_args!(
+                "a request is refused: {why}; it names the host {hosts:?} and the origin {origins:?}"
+            ));
+            refusal(StatusCode::FORBIDDEN, why)
+        }
     };
     let headers = response.headers_mut();
     for (name, value) in ALWAYS {
@@ -266,6 +276,13 @@ async fn admitted(access: &Access, request: Request, next: Next) -> Response {
     };
     let role = access.role(request.headers());
     if role < needed {
+        // A page without a token asks for one by a request that is refused.
+        if request.headers().contains_key(header::AUTHORIZATION) {
+            access.refusals.warn(match role {
+                Role::Stranger => "a request is refused: its token is none of this server",
+                _ => "a request is refused: its token permits to look only",
+            });
+        }
         return match needed {
             Role::Operator if access.operator.is_none() => refusal(
                 StatusCode::FORBIDDEN,
@@ -283,10 +300,16 @@ async fn admitted(access: &Access, request: Request, next: Next) -> Response {
     }
     match tokio::time::timeout(access.timeout, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => refusal(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "that takes too long, or others ask for too much at once",
-        ),
+        Err(_) => {
+            access.refusals.warn(format_args!(
+                "a request was not answered within {} s",
+                access.timeout.as_secs()
+            ));
+            refusal(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "that takes too long, or others ask for too much at once",
+            )
+        }
     }
 }
 
@@ -418,6 +441,49 @@ mod tests {
             let answer = runtime.block_on(service.call(request)).unwrap();
             assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE, "{method}");
         }
+    }
+
+    #[test]
+    fn a_request_of_another_page_and_a_wrong_token_are_in_the_log_and_no_token_is() {
+        use axum::Router;
+        use axum::body::Body;
+        use axum::routing::get;
+        use hyper::service::Service;
+        use hyper_util::service::TowerToHyperService;
+        let logged = |more: &[(HeaderName, &str)]| {
+            let access = Access {
+                operator: Some(Token::of("the operator's token")),
+                timeout: Duration::from_secs(10),
+                ..Access::default()
+            };
+            let access = axum::middleware::from_fn_with_state(Arc::new(access), guard);
+            let router = Router::new().route("/api/x", get(|| async { "x" }));
+            let service = TowerToHyperService::new(router.layer(access));
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build()
+                .unwrap();
+            vtax_log::testing::logged(|| {
+                let mut request = Request::builder().uri("/api/x");
+                for (name, value) in [(header::HOST, "localhost")].iter().chain(more) {
+                    request = request.header(name, *value);
+                }
+                let request = request.body(Body::empty()).unwrap();
+                runtime.block_on(service.call(request)).unwrap();
+            })
+        };
+        assert_eq!(logged(&[]), "");
+        let evil = logged(&[(header::ORIGIN, "http://evil.example\u{e9}")]);
+        let why = "<4>vtax_web::refusals: a request is refused: a page from elsewhere may not ask";
+        assert!(
+            evil.starts_with(why) && evil.contains("http://evil.example"),
+            "{evil}"
+        );
+        let wrong = logged(&[(header::AUTHORIZATION, "Bearer a guessed token")]);
+        assert_eq!(
+            wrong,
+            "<4>vtax_web::refusals: a request is refused: its token is none of this server\n"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Connections: limited in number and in idle time, encrypted where there is a certificate.
 
+use crate::refusals::Refusals;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -25,15 +26,25 @@ pub async fn serve(
     idle_timeout: Duration,
 ) {
     let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let troubles = Refusals::default();
     loop {
+        if free.available_permits() == 0 {
+            troubles.warn(format_args!(
+                "all {MAX_CONNECTIONS} connections are taken, and further clients wait"
+            ));
+        }
         // The semaphore is never closed.
         let Ok(place) = Arc::clone(&free).acquire_owned().await else {
             return;
         };
-        let Ok((stream, _)) = listener.accept().await else {
-            // A cause may be that no file descriptor is free: other connections end meanwhile.
-            sleep(Duration::from_millis(100)).await;
-            continue;
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(cause) => {
+                troubles.warn(format_args!("cannot accept a client: {cause}"));
+                // A cause may be that no file descriptor is free: other connections end meanwhile.
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
         };
         let (encrypted, router) = (encrypted.clone(), router.clone());
         tokio::spawn(async move {

@@ -3,6 +3,7 @@
 
 use crate::machines::MachineError;
 use crate::plans::PlanFileError;
+use crate::refusals::Refusals;
 use crate::run_manager::RunError;
 use crate::run_name::{NameError, NewRunError};
 use crate::testbed::TestbedError;
@@ -12,7 +13,8 @@ use axum::response::{IntoResponse, Response};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+use tracing::error;
 use vtax_files::FileError;
 use vtax_http::TokenError;
 use vtax_results::ResultsError;
@@ -229,8 +231,27 @@ impl RequestError {
     }
 }
 
+/// The requests that failed because a file cannot be read or written. The page repeats some of them.
+static FILES: LazyLock<Refusals> = LazyLock::new(Refusals::default);
+
+impl RequestError {
+    /// Logs a failure that is not the client's.
+    fn log(&self) {
+        match self {
+            Self::Defect | Self::Json(_) | Self::Atlas(_) => error!("{self}"),
+            Self::Results(_)
+            | Self::Analysis(_)
+            | Self::Report { .. }
+            | Self::PlanFile(_)
+            | Self::Note { .. } => FILES.warn(self),
+            _ => {}
+        }
+    }
+}
+
 impl IntoResponse for RequestError {
     fn into_response(self) -> Response {
+        self.log();
         refusal(self.status(), &self.to_string())
     }
 }
@@ -240,4 +261,24 @@ pub fn refusal(status: StatusCode, why: &str) -> Response {
     let body = serde_json::json!({ "error": why }).to_string();
     let kind = [(header::CONTENT_TYPE, "application/json")];
     (status, kind, body).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_has_what_fails_on_this_side_and_not_what_a_client_asks_wrongly() {
+        let logged =
+            |error: RequestError| vtax_log::testing::logged(|| drop(error.into_response()));
+        let defect = logged(RequestError::Defect);
+        assert!(defect.starts_with("<3>vtax_web::error: "), "{defect}");
+        let note = logged(RequestError::Note {
+            path: "/results/notes".into(),
+            cause: io::Error::from(io::ErrorKind::PermissionDenied),
+        });
+        let start = "<4>vtax_web::refusals: cannot write the note into /results/notes: ";
+        assert!(note.starts_with(start), "{note}");
+        assert_eq!(logged(RequestError::NoPage), "");
+    }
 }

@@ -35,6 +35,7 @@ mod plans;
 mod privileges;
 mod process;
 mod records;
+mod refusals;
 mod response;
 mod results;
 mod routes;
@@ -66,7 +67,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use token_file::TokenFile;
 use tracing::{info, warn};
-use vtax_charge::Watch;
+use vtax_charge::{Problems, Watch};
+use vtax_serve::Outage;
 
 /// The time between two readings of the host.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -156,17 +158,31 @@ pub fn run(
     if server.dropped_capabilities() {
         info!("the thread that answers the network has dropped all capabilities but to read files");
     }
+    info!(
+        "vtax {} serves the page; runs {} be started from it",
+        env!("CARGO_PKG_VERSION"),
+        if settings.operator.is_some() {
+            "can"
+        } else {
+            "cannot"
+        }
+    );
+    let (mut outage, mut problems) = (Outage::default(), Problems::default());
     let notes = watch.notes().to_vec();
     watch.run(INTERVAL, stop, |snapshot, _| match snapshot {
         Ok(mut snapshot) => {
             // A source that cannot be read at all is a problem of every interval.
             snapshot.problems.extend(notes.iter().cloned());
+            outage.end();
+            problems.report_new(&snapshot.problems, &mut |problem| warn!("{problem}"));
             live.show(snapshot);
         }
         Err(error) => {
-            warn!("{error}");
-            live.fail(&error.to_string());
+            let why = error.to_string();
+            outage.go_on(&why);
+            live.fail(&why);
         }
     })?;
+    info!("the page ends; the runs that it started go on");
     Ok(())
 }

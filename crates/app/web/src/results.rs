@@ -16,6 +16,8 @@ use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
+use tracing::warn;
+use vtax_charge::Problems;
 use vtax_core::Source;
 use vtax_files::Dir;
 use vtax_report::analysis::distinct;
@@ -38,6 +40,8 @@ const MAX_REPORT_BYTES: u64 = 64 << 20;
 pub struct Results {
     root: PathBuf,
     findings: Mutex<HashMap<PathBuf, (SystemTime, Arc<Findings>)>>,
+    /// The problems of lists that are in the log.
+    told: Mutex<Problems>,
 }
 
 /// The list of runs.
@@ -110,6 +114,7 @@ impl Results {
         Self {
             root: root.to_owned(),
             findings: Mutex::default(),
+            told: Mutex::default(),
         }
     }
 
@@ -136,6 +141,9 @@ impl Results {
             Err(error) if error.is_not_found() => {}
             Err(error) => problems.push(error.to_string()),
         }
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.report_new(&problems, &mut |problem| warn!("{problem}"));
+        drop(told);
         // RFC 3339 in UTC sorts as text.
         runs.sort_by(|a, b| b.started.cmp(&a.started).then_with(|| a.dir.cmp(&b.dir)));
         RunList {

@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
@@ -401,10 +401,11 @@ impl Worker {
         unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
         let mut child = command.spawn()?;
         let number = child.id();
+        let results = start.results.display().to_string();
         // A child that has ended stays a zombie until its parent waits for it.
         std::thread::Builder::new()
             .name("run".to_owned())
-            .spawn(move || child.wait())?;
+            .spawn(move || log_end(number, &results, child.wait()))?;
         Ok(number)
     }
 
@@ -440,6 +441,7 @@ impl Worker {
         let mut pause = Pause::new(results);
         record.asked = RunRequest::Pause(pause.finished(&self.records));
         self.records.keep(&record)?;
+        info!("the run into {} pauses after its trial", results.display());
         self.pauses.push(pause);
         Ok(())
     }
@@ -451,6 +453,7 @@ impl Worker {
             RunRequest::Run => return Ok(()),
             RunRequest::Pause(_) => {}
         }
+        info!("the run into {} goes on without a pause", results.display());
         self.pauses.retain(|other| other.results != results);
         record.asked = RunRequest::Run;
         Ok(self.records.keep(&record)?)
@@ -509,6 +512,18 @@ impl Worker {
     }
 }
 
+/// Logs the end of a run that this page started.
+fn log_end(process: u32, results: &str, ended: io::Result<ExitStatus>) {
+    match ended {
+        Ok(status) if status.success() => {
+            info!("process {process} has ended the run into {results}");
+        }
+        // A run that was asked to end has such a status, too.
+        Ok(status) => warn!("process {process} has left the run into {results}: {status}"),
+        Err(cause) => warn!("the end of process {process} is not known: {cause}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -547,6 +562,20 @@ mod tests {
         assert!(worker.end(&record, RunRequest::Cancelled).is_err());
         let kept = worker.records.of(&record.results).unwrap();
         assert_eq!(kept.asked, RunRequest::Run);
+    }
+
+    #[test]
+    fn the_log_has_the_status_with_which_a_run_ended() {
+        use std::os::unix::process::ExitStatusExt;
+        let logged = vtax_log::testing::logged(|| {
+            log_end(7, "/results/one", Ok(ExitStatus::from_raw(0)));
+            log_end(8, "/results/two", Ok(ExitStatus::from_raw(1 << 8)));
+        });
+        let of = "vtax_web::run_manager: process";
+        let expected = format!(
+            "<6>{of} 7 has ended the run into /results/one\n<4>{of} 8 has left the run into /results/two: exit status: 1\n"
+        );
+        assert_eq!(logged, expected);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::error::refusal;
 use crate::error::{RequestError, WebError};
 use crate::listener::ListenerSettings;
 use crate::privileges;
+use crate::refusals::Refusals;
 use crate::response::{Answer, posted};
 use crate::routes::{atlas, host, machines, results, runs};
 use axum::Router;
@@ -23,6 +24,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tracing::info;
 use vtax_results::Stage;
 
 /// The limit of a request's body: the largest plan and its other fields.
@@ -72,6 +74,7 @@ impl Server {
             identity,
             port: address.port(),
             timeout: access::TIMEOUT,
+            refusals: Refusals::default(),
         };
         let router = router(app, Arc::new(access));
         let idle_timeout = settings.idle_timeout;
@@ -180,18 +183,22 @@ async fn enter(
     body: Bytes,
 ) -> Answer {
     let entry: TokenEntry = posted(&headers, &body)?;
-    Ok(match access.enter(entry.token.trim()) {
-        Some(Session { role, cookie, key }) => (
-            [
-                (header::SET_COOKIE, cookie),
-                (header::CONTENT_TYPE, "application/json".to_owned()),
-            ],
-            serde_json::json!({ "may": role.name(), "key": key }).to_string(),
-        )
-            .into_response(),
+    let Some(Session { role, cookie, key }) = access.enter(entry.token.trim()) else {
+        access
+            .refusals
+            .warn("a login is refused: its token is none of this server");
         // Not 401: the page would show its form again, without the message.
-        None => refusal(StatusCode::FORBIDDEN, "this is no token of this server"),
-    })
+        let why = "this is no token of this server";
+        return Ok(refusal(StatusCode::FORBIDDEN, why));
+    };
+    let role = role.name();
+    info!("a client has logged in, and may {role}");
+    let headers = [
+        (header::SET_COOKIE, cookie),
+        (header::CONTENT_TYPE, "application/json".to_owned()),
+    ];
+    let session = serde_json::json!({ "may": role, "key": key }).to_string();
+    Ok((headers, session).into_response())
 }
 
 /// The version, the colours of stages as in every report, and the permissions of the client.

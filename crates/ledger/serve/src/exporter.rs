@@ -3,6 +3,7 @@
 //! reads nothing of the host, so scrapers add no work. Each thread is sandboxed.
 
 use crate::metrics::{self, Own};
+use crate::outage::Outage;
 use crate::push::{Message, PushError, PushOptions, Pusher};
 use crate::roster::{Listing, Roster};
 use crate::share::Shares;
@@ -284,34 +285,6 @@ pub fn run(
     Ok(())
 }
 
-/// Passes that fail one after the other, for the log.
-#[derive(Debug, Default)]
-struct Outage {
-    failed: u64,
-    told: Option<String>,
-}
-
-impl Outage {
-    /// A pass has failed. It is logged if it is the first one, or fails for another reason than the one before.
-    fn go_on(&mut self, why: &str) {
-        self.failed += 1;
-        if self.told.as_deref() != Some(why) {
-            warn!("a pass failed, and the numbers of the last good one are served: {why}");
-            self.told = Some(why.to_owned());
-        }
-    }
-
-    /// A pass has succeeded.
-    fn end(&mut self) {
-        if std::mem::take(&mut self.told).is_some() {
-            info!(
-                "passes succeed again, {} failed",
-                std::mem::take(&mut self.failed)
-            );
-        }
-    }
-}
-
 /// Returns the resident memory of this process in bytes, by the kernel's count of pages.
 fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
@@ -403,29 +376,6 @@ mod tests {
         show();
         assert_eq!(ask(&shared, "/healthz").status, 200);
         assert_eq!(metric("vtax_exporter_failed_passes_total "), 2.0);
-    }
-
-    #[test]
-    fn an_outage_is_in_the_log_once_for_each_reason_with_its_end() {
-        let logged = vtax_log::testing::logged(|| {
-            let mut outage = Outage::default();
-            outage.end();
-            for why in ["no file", "no file", "no memory"] {
-                outage.go_on(why);
-            }
-            outage.end();
-            outage.end();
-        });
-        let of = "vtax_serve::exporter";
-        let failed = "a pass failed, and the numbers of the last good one are served";
-        assert_eq!(
-            logged.lines().collect::<Vec<_>>(),
-            [
-                format!("<4>{of}: {failed}: no file"),
-                format!("<4>{of}: {failed}: no memory"),
-                format!("<6>{of}: passes succeed again, 3 failed"),
-            ]
-        );
     }
 
     const LONG: Duration = Duration::from_secs(3600);

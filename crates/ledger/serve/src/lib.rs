@@ -11,10 +11,12 @@
 
 pub mod exporter;
 mod metrics;
+mod outage;
 pub mod push;
 pub mod roster;
 pub mod share;
 pub mod top;
 
 pub use metrics::Own;
+pub use outage::Outage;
 pub use vtax_http::{Address, Token};
