@@ -114,9 +114,10 @@ fn ended(outcome: Outcome) -> ExitCode {
         }
         Err(cause) => {
             // The command to type begins its line.
-            match cause.is::<NeedsRoot>() {
-                true => note(&cause.to_string()),
-                false => note(&format!("vtax: {cause}")),
+            if cause.is::<NeedsRoot>() {
+                note(&cause.to_string())
+            } else {
+                note(&format!("vtax: {cause}"))
             }
             Exit::of(cause.as_ref()).into()
         }
@@ -143,16 +144,18 @@ fn print_parsed(answer: &clap::Error) -> ExitCode {
     let text = answer.render();
     if answer.use_stderr() {
         let mut out = terminal::stderr();
-        let text = match out.has_styles() {
-            true => text.ansi().to_string(),
-            false => text.to_string(),
+        let text = if out.has_styles() {
+            text.ansi().to_string()
+        } else {
+            text.to_string()
         };
         let _ = out.write_all(text.as_bytes());
         return Exit::Usage.into();
     }
-    let text = match terminal::stdout().has_styles() {
-        true => text.ansi().to_string(),
-        false => text.to_string(),
+    let text = if terminal::stdout().has_styles() {
+        text.ansi().to_string()
+    } else {
+        text.to_string()
     };
     match output::write(format_args!("{text}")) {
         Err(cause) if cause.kind() != ErrorKind::BrokenPipe => {

@@ -124,7 +124,7 @@ impl Utilization {
     pub fn new(proc: &Path) -> Self {
         Self {
             path: proc.join("stat"),
-            time: CpuTime::new(),
+            time: CpuTime::default(),
         }
     }
 

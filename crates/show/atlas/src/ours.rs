@@ -568,7 +568,7 @@ fn of_study(study: &Study) -> BTreeMap<(String, String), Number> {
             let together = measurement.running().count() == 2;
             for guest in measurement.running() {
                 let work = guest.work.unwrap_or(0.0) * measurement.span.as_secs_f64();
-                if work <= 0.0 {
+                if work.is_nan() || work <= 0.0 {
                     continue;
                 }
                 let Some(total) = guest.total("traced") else {

@@ -157,9 +157,10 @@ fn settings(key: &str, catalogue: &Catalogue) -> Vec<Explanation> {
 }
 
 fn of_reason(reason: &Reason) -> Explanation {
-    let effect = match reason.is_suspect {
-        true => "The trial is suspect and does not count; it runs again at the end of its block.",
-        false => "The trial is disturbed: it counts, and scatters more.",
+    let effect = if reason.is_suspect {
+        "The trial is suspect and does not count; it runs again at the end of its block."
+    } else {
+        "The trial is disturbed: it counts, and scatters more."
     };
     Explanation {
         kind: "reason",
@@ -185,9 +186,10 @@ fn nearest(text: &str) -> String {
         .map(|metric| metric.name)
         .filter(|name| !start.is_empty() && name.split('.').next() == Some(start))
         .collect();
-    match names.is_empty() {
-        true => String::new(),
-        false => format!(" (metrics of {start} are {})", names.join(", ")),
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(" (metrics of {start} are {})", names.join(", "))
     }
 }
 

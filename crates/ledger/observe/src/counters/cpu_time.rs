@@ -68,16 +68,17 @@ impl Pair {
     }
 }
 
-impl CpuTime {
-    /// Nothing read yet.
-    pub fn new() -> Self {
+impl Default for CpuTime {
+    fn default() -> Self {
         Self {
             counters: std::array::from_fn(|_| Counter::new(Rule::TIME)),
             unused: Pair::default(),
             mark: CpuMark::default(),
         }
     }
+}
 
+impl CpuTime {
     /// Takes the first line of `/proc/stat` and the number of processors that have a line of their own. Column changes
     /// that left time uncounted are noted for `path`.
     pub fn advance(
@@ -217,7 +218,7 @@ mod tests {
 
     /// Reads one line a second for four processors; returns the busy time in each second.
     fn busy(lines: &[[u64; STATES]]) -> Vec<Option<u64>> {
-        let mut time = CpuTime::new();
+        let mut time = CpuTime::default();
         let mut marks = Vec::new();
         for (line, second) in lines.iter().zip(0..) {
             let now = Nanoseconds(second * SECOND);

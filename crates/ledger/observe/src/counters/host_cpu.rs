@@ -101,7 +101,7 @@ impl HostCpu {
             stat: KernelFile::open_one_piece(proc.join("stat"))?,
             scheduled,
             sleep: IdleSleep::open(proc),
-            time: CpuTime::new(),
+            time: CpuTime::default(),
             columns,
             cpus: Vec::new(),
             context_switches: GuardedColumn::new(OWNER, counter::CONTEXT_SWITCHES, Rule::FROM_ZERO),
