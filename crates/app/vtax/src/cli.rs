@@ -24,6 +24,7 @@ use values::{ValueError, known};
 use vtax_args::FormatArgs;
 use vtax_args::time::between;
 use vtax_lab::place::Hypervisor;
+use vtax_log::Details;
 use vtax_mvm::cli::MvmCommand;
 
 /// The version, and the git revision of a release build: `build.rs`.
@@ -133,6 +134,30 @@ pub enum Command {
     Actor,
 }
 
+impl Command {
+    /// The option for the log of this process. `None`: the command starts a log of its own, or speaks a protocol.
+    pub fn details(&self) -> Option<Details> {
+        match self {
+            Self::Exporter(_) | Self::Web(_) | Self::Nic(_) | Self::Mvm(_) => None,
+            Self::Load(_) | Self::Actor => None,
+            Self::Run(arguments) => Some(arguments.run.details),
+            Self::Accuracy(AccuracyCommand::Run(arguments)) => Some(arguments.details),
+            Self::Density(arguments) => Some(arguments.details),
+            Self::Merge(arguments) => Some(arguments.details),
+            Self::Atlas(arguments) => Some(arguments.details),
+            Self::Cap(arguments) => Some(arguments.details),
+            Self::Restore(arguments) => Some(arguments.details),
+            Self::Testbed(
+                TestbedCommand::Build { details, .. }
+                | TestbedCommand::Shell { details, .. }
+                | TestbedCommand::Guard { details, .. },
+            ) => Some(*details),
+            // By RUST_LOG alone.
+            _ => Some(Details::default()),
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
     /// The name of a metric or setting, or words of a reason.
@@ -190,6 +215,8 @@ pub enum TestbedCommand {
         /// `kvm` or `xen`: what runs on the host; or `qemu`.
         #[arg(value_parser = known(TestbedPart::from_str, || vec!["kvm", "xen", "qemu"]))]
         part: TestbedPart,
+        #[command(flatten)]
+        details: Details,
     },
     /// Boot a host with this terminal as its console; `poweroff` ends it.
     Shell {
@@ -199,6 +226,8 @@ pub enum TestbedCommand {
         /// Settings of the testbed, a TOML file.
         #[arg(long, value_name = "FILE")]
         testbed: Option<PathBuf>,
+        #[command(flatten)]
+        details: Details,
     },
     /// List what is built, in the cache.
     List(FormatArgs),
@@ -231,6 +260,8 @@ pub enum TestbedCommand {
         /// Take the new counts as the right ones.
         #[arg(long)]
         accept: bool,
+        #[command(flatten)]
+        details: Details,
     },
 }
 
@@ -276,6 +307,8 @@ pub struct RestoreArgs {
     pub forget: bool,
     #[command(flatten)]
     pub format: FormatArgs,
+    #[command(flatten)]
+    pub details: Details,
 }
 
 #[derive(Debug, Subcommand)]

@@ -50,6 +50,9 @@ fn main() -> ExitCode {
     if let Command::Help(arguments) = &command {
         return print_help(&arguments.words);
     }
+    if let Some(details) = command.details() {
+        details.start_log();
+    }
     let outcome = match command {
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Plan(PlanCommand::Check(arguments)) => commands::plan::check(&arguments),

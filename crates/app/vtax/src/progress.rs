@@ -22,9 +22,10 @@ pub fn choose(json: bool, signals: &Signals) -> Box<dyn Progress> {
     }
 }
 
-/// The format for people that suits standard error: a moving line on a terminal, else plain lines.
+/// The format for people that suits standard error: a moving line on a terminal, else plain lines. Lines of a log would
+/// break the moving line.
 pub fn for_people(signals: &Signals) -> Box<dyn Progress> {
-    if terminal::stderr().is_terminal() {
+    if terminal::stderr().is_terminal() && !vtax_log::is_on() {
         Box::new(Terminal::default())
     } else {
         Box::new(Plain {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `vtax top`, `vtax charge`, `vtax exporter` and `vtax web` on this host, with real processes as guests.
 
-use crate::guest::{Guest, Running, eventually, exporter, get, get_from, unique};
+use crate::guest::{
+    Guest, Running, eventually, exporter, exporter_with_log, get, get_from, unique,
+};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -290,7 +292,8 @@ fn the_exporter_open_to_other_hosts_answers_nobody_without_its_token() {
     let socket = directory.path().join("vtax.sock");
     let on_socket = format!("unix:{}", socket.display());
     let wide = ["--listen", "0.0.0.0:0", "--listen", &on_socket];
-    let (_exporter, address) = exporter(&[&wide[..], &["--token-file", file]].concat());
+    let arguments = [&wide[..], &["--token-file", file]].concat();
+    let (mut child, address, log) = exporter_with_log(&arguments);
     let with = |token: &str| format!("text/plain\r\nAuthorization: Bearer {token}");
     let refused = get(&address, "/metrics", "").unwrap_err();
     assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
@@ -301,6 +304,19 @@ fn the_exporter_open_to_other_hosts_answers_nobody_without_its_token() {
     });
     let stream = UnixStream::connect(&socket).unwrap();
     assert!(get_from(stream, "/metrics", "").is_ok(), "the mode decides");
+    kill_process(Pid::from_child(&child.0), Signal::TERM).unwrap();
+    assert!(child.0.wait().unwrap().success());
+    let log = log.join().unwrap();
+    // The second refusal is another line only if it came a second later.
+    let mut refusals = log
+        .lines()
+        .filter(|line| line.contains(" is refused with 401: "));
+    assert!(refusals.next().unwrap().contains(" WARN "), "{log}");
+    assert!(!log.contains("0123456789abcde"), "no token: {log}");
+    assert!(
+        log.contains(" INFO vtax_serve::exporter: ends after "),
+        "{log}"
+    );
 }
 
 #[test]
@@ -371,8 +387,22 @@ fn the_page_shows_a_guest_live_stays_on_this_host_and_ends_when_asked() {
         .unwrap();
     assert_eq!(shown["name"], name.as_str());
     assert_eq!(shown["platform"], "firecracker");
+    let mut stream = TcpStream::connect(address).unwrap();
+    let evil = "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
+    stream.write_all(evil.as_bytes()).unwrap();
+    stream.read_to_end(&mut Vec::new()).unwrap();
     kill_process(Pid::from_child(&child.0), Signal::TERM).unwrap();
     assert!(child.0.wait().unwrap().success());
+    let log: Vec<String> = printed.map(Result::unwrap).collect();
+    for (level, text) in [
+        ("INFO", "runs can be started from it"),
+        ("WARN", "it names the host [\"evil.example\"]"),
+        ("INFO", "the page ends"),
+    ] {
+        let is_it = |line: &String| line.contains(level) && line.contains(text);
+        assert!(log.iter().any(is_it), "{text}: {log:#?}");
+    }
+    assert!(!log.concat().contains(token.trim()), "{log:#?}");
     assert!(!Path::new(file).exists(), "the token goes with the page");
     let refused = vtax(&["web", "--listen", "0.0.0.0:0"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));

@@ -628,10 +628,10 @@ fn a_density_plan_is_checked_by_its_own_reader() {
 }
 
 #[test]
-fn a_restored_change_is_reported_in_words_and_as_json() {
+fn a_restored_change_is_reported_in_words_and_as_json_and_logged_where_that_is_asked_for() {
     let work = work();
     let scratch = work.path().join("vtax-scratch");
-    for arguments in [&["restore"][..], &["restore", "--json"]] {
+    for arguments in [&["restore"][..], &["restore", "--json"], &["restore", "-v"]] {
         fs::create_dir(&scratch).unwrap();
         fs::create_dir_all(work.path().join("state")).unwrap();
         let entry = serde_json::json!({"boot": "another", "change": "directory", "path": scratch});
@@ -640,12 +640,26 @@ fn a_restored_change_is_reported_in_words_and_as_json() {
             format!("{entry}\n"),
         )
         .unwrap();
-        let output = finish(&mut command(work.path(), arguments), true);
+        let mut restore = command(work.path(), arguments);
+        let output = finish(restore.env_remove("RUST_LOG"), true);
         let printed = String::from_utf8_lossy(&output.stdout);
         let change = format!("the directory {}", scratch.display());
         assert!(printed.contains(&change), "{printed}");
-        assert!(!printed.contains('{') || arguments.len() == 2, "{printed}");
+        assert_eq!(
+            printed.contains('{'),
+            arguments.contains(&"--json"),
+            "{printed}"
+        );
         assert!(!scratch.exists());
+        let log = String::from_utf8_lossy(&output.stderr);
+        if arguments.contains(&"-v") {
+            let lines: Vec<&str> = log.lines().collect();
+            assert_eq!(lines.len(), 2, "{log}");
+            assert!(lines[0].contains(" WARN vtax_host::journal: an earlier vtax was cut off"));
+            assert!(lines[1].ends_with(&format!(" INFO vtax_host::journal: restored: {change}")));
+        } else {
+            assert_eq!(log, "");
+        }
     }
 }
 

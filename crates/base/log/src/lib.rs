@@ -68,7 +68,7 @@ impl Verbosity {
 /// nothing is logged.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct Details {
-    /// Log to standard error what is changed, restored, refused and repeated: -v info, -vv debug, -vvv trace
+    /// Log to standard error: -v info, -vv debug, -vvv trace
     #[arg(short, long, action = ArgAction::Count)]
     pub verbose: u8,
 }

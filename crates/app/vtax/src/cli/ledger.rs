@@ -10,7 +10,7 @@ use std::time::Duration;
 use vtax_args::time::between;
 use vtax_args::{FormatArgs, HasJson};
 use vtax_charge::{IdleRule, MethodChoice, Weights};
-use vtax_log::Verbosity;
+use vtax_log::{Details, Verbosity};
 use vtax_serve::Address;
 use vtax_serve::push::Destination;
 use vtax_serve::top::Key;
@@ -150,6 +150,8 @@ pub struct CapArgs {
     pub dry_run: bool,
     #[command(flatten)]
     pub format: FormatArgs,
+    #[command(flatten)]
+    pub details: Details,
     #[command(flatten)]
     pub ledger: LedgerArgs,
 }

@@ -12,6 +12,7 @@ use vtax_fleet::Engine;
 use vtax_lab::place::Place;
 use vtax_lab::plan::Shard;
 use vtax_lab::plan::new::Subject;
+use vtax_log::Details;
 
 #[derive(Debug, Subcommand)]
 pub enum PlanCommand {
@@ -175,6 +176,8 @@ pub struct MergeArgs {
     /// The results directory to make or complete; the sources stay as they are.
     #[arg(long, value_name = "DIR")]
     pub results: PathBuf,
+    #[command(flatten)]
+    pub details: Details,
 }
 
 #[derive(Debug, Args)]
@@ -219,6 +222,8 @@ pub struct DensityArgs {
     pub climbs: DensityArguments,
     #[command(flatten)]
     pub at: PlaceArgs,
+    #[command(flatten)]
+    pub details: Details,
 }
 
 /// The plan, its place and its output.
@@ -237,6 +242,8 @@ pub struct PlanRunArgs {
     pub at: PlaceArgs,
     #[command(flatten)]
     pub format: FormatArgs,
+    #[command(flatten)]
+    pub details: Details,
 }
 
 impl PlanRunArgs {

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use vtax_args::{FormatArgs, HasJson};
 use vtax_lab::place::Place;
+use vtax_log::Details;
 use vtax_report::gate::Gate;
 use vtax_report::{history, svg};
 
@@ -191,4 +192,6 @@ pub struct AtlasArgs {
     /// The file to write the page to.
     #[arg(long, short, value_name = "FILE", default_value = "atlas.html")]
     pub output: PathBuf,
+    #[command(flatten)]
+    pub details: Details,
 }

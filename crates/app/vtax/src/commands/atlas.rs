@@ -123,12 +123,14 @@ fn run_missing<'a>(
 
 fn words(arguments: &AtlasArgs, folders: &Folders<'_>, name: &str, plan: &Plan) -> Vec<String> {
     let place = arguments.place.as_ref().map(ToString::to_string);
-    plan.arguments(
+    let mut words = plan.arguments(
         &arguments.plans.display().to_string(),
         &folders.of(name).display().to_string(),
         arguments.quick,
         place.as_deref(),
-    )
+    );
+    words.extend(arguments.details.word());
+    words
 }
 
 /// Runs vtax with these arguments, and forwards a request to stop, once. The child has a process group of its own: a

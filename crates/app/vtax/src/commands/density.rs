@@ -14,7 +14,7 @@ use vtax_lab::run::Event;
 const WORDS: [&str; 1] = ["density"];
 
 pub fn run(arguments: &DensityArgs) -> Outcome {
-    let DensityArgs { climbs, at } = arguments;
+    let DensityArgs { climbs, at, .. } = arguments;
     let hypervisor = match &at.place {
         Place::Testbed(hypervisor) => *hypervisor,
         Place::Local if at.emulated => return in_testbed(arguments),
@@ -60,7 +60,7 @@ pub fn run(arguments: &DensityArgs) -> Outcome {
 
 /// Runs one climb inside an emulated host. Its guests are watched by the climb itself: a guest that does not boot ends it,
 /// and none has a kernel that could hang. The vtax outside writes the report.
-fn in_testbed(DensityArgs { climbs, at }: &DensityArgs) -> Outcome {
+fn in_testbed(DensityArgs { climbs, at, .. }: &DensityArgs) -> Outcome {
     let (mut plan, text) = climbs.read()?;
     if let Some(number) = at.treatment {
         plan.narrow(number)?;

@@ -30,10 +30,11 @@ use vtax_testbed::{PlanRun, Settings};
 
 pub fn execute(command: TestbedCommand) -> Outcome {
     match command {
-        TestbedCommand::Build { part } => build(part),
+        TestbedCommand::Build { part, .. } => build(part),
         TestbedCommand::Shell {
             hypervisor,
             testbed,
+            ..
         } => shell(hypervisor, testbed.as_deref()),
         TestbedCommand::List(format) => list(format.is_json()),
         TestbedCommand::Rm { part } => remove(part),
@@ -53,6 +54,7 @@ pub fn execute(command: TestbedCommand) -> Outcome {
             plan,
             counts,
             accept,
+            ..
         } => guard(&plan, &counts, accept),
     }
 }

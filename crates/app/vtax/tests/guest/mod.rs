@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A process that appears as a Firecracker guest and uses some processor time, until dropped.
@@ -48,6 +49,12 @@ impl Drop for Running {
 
 /// A running exporter that also listens on a free port, and its address there.
 pub fn exporter(arguments: &[&str]) -> (Running, String) {
+    let (child, address, _) = exporter_with_log(arguments);
+    (child, address)
+}
+
+/// As [`exporter`], with the rest of its log, once it has ended.
+pub fn exporter_with_log(arguments: &[&str]) -> (Running, String, JoinHandle<String>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_vtax"))
         .args(["exporter", "--listen", "0"])
         .args(arguments)
@@ -64,8 +71,11 @@ pub fn exporter(arguments: &[&str]) -> (Running, String) {
     let address = line.split("http://").nth(1).unwrap();
     let address = address.trim_end_matches("/metrics").to_owned();
     // The pipe must be read further, so that the exporter does not block.
-    std::thread::spawn(move || printed.for_each(drop));
-    (child, address)
+    let log = std::thread::spawn(move || {
+        let lines: Vec<String> = printed.map_while(Result::ok).collect();
+        lines.join("\n")
+    });
+    (child, address, log)
 }
 
 /// The body of the response for a path.
