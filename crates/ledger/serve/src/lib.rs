@@ -2,7 +2,8 @@
 //! The commands of charge-back: `vtax top`, a table; `vtax exporter`, metrics for Prometheus; `vtax charge`, records for
 //! billing; `vtax cap`, quotas of guests that include the host's work for them.
 //!
-//! All four read [`LedgerSnapshot`]s of one ledger, which a [`Watch`] takes once an interval. See `docs/howto/charge-guests.md`.
+//! All four read snapshots of one ledger, which a [`vtax_charge::Watch`] takes once an interval. See
+//! `docs/howto/charge-guests.md`.
 
 #![cfg_attr(
     not(test),
