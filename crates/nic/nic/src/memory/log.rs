@@ -2,11 +2,22 @@
 //! The dirty log of live migration: a bit for each 4 KiB page that this process writes.
 
 use super::{GuestMemory, LOG_PAGE, Mapping, MemoryError};
+use crate::features::Features;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The longest log, in bytes. It covers 32 TiB, because guest memory has holes between its regions.
 const LONGEST_LOG: u64 = 1 << 30;
+
+/// The dirty log, where the driver accepted that writes to its memory are logged.
+#[inline]
+pub fn dirty_log(log: Option<&DirtyLog>, features: Features) -> Option<&DirtyLog> {
+    if features.has(Features::LOG_ALL) {
+        log
+    } else {
+        None
+    }
+}
 
 /// A dirty log that the front end shares and reads.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ mod sigbus;
 mod translation_tests;
 
 pub use account::{Account, AccountWarning, any_half_used};
-pub use log::DirtyLog;
+pub use log::{DirtyLog, dirty_log};
 pub use mapping::{Mapping, MemoryError};
 pub use pager::{REQUESTS as PAGER_REQUESTS, open_pager, pager_sees_kernel, start_pager};
 pub use room::Room;

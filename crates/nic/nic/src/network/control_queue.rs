@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A guest's control queue, where its front end forwards it.
 
-use super::guest::{Guest, dirty_log};
+use super::guest::Guest;
 use super::packet::BATCH;
 use crate::control::coalesce::{Coalesce, Parameters};
 use crate::control::queue::{Command, ERR, LONGEST_COMMAND, OK};
 use crate::hold::Nanos;
+use crate::memory::dirty_log;
 use crate::memory::{self, Segment, own};
 use crate::ring::{Direction, Place, RingFault, Virtqueue, for_ring};
 

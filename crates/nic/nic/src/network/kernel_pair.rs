@@ -2,10 +2,10 @@
 //! The part of a queue pair that the kernel serves: its vhost-net device, its two rings, and the event descriptors that
 //! this process relays where notifications are held.
 
-use super::guest::dirty_log;
 use super::queue::{Queue, ring_number};
 use crate::features::Features;
 use crate::hold::{Rest, RxBatch, TxRound};
+use crate::memory::dirty_log;
 use crate::memory::{DirtyLog, GuestMemory};
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::ProtocolError;

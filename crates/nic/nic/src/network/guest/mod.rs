@@ -16,7 +16,9 @@ use crate::control::{LeaseManager, Policy};
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::{Mac, Offloads};
 use crate::hold::{HoldSettings, Nanos, NextDrain, PairHold, Release, TxRound};
-use crate::memory::{self, Account, AccountWarning, DirtyLog, GuestMemory, MOST_MAPPED, Segment};
+use crate::memory::{
+    self, Account, AccountWarning, DirtyLog, GuestMemory, MOST_MAPPED, Segment, dirty_log,
+};
 use crate::poller::{Poller, PortId};
 use crate::protocol::ProtocolError;
 use crate::ring::{Chain, RingFault, Virtqueue, for_ring};
@@ -38,16 +40,6 @@ pub enum DrainOutcome {
     AwaitsKick,
     /// It is drained again at the hold's deadline.
     Held,
-}
-
-/// The dirty log, where the driver accepted that writes to its memory are logged.
-#[inline]
-pub(super) fn dirty_log(log: Option<&DirtyLog>, features: Features) -> Option<&DirtyLog> {
-    if features.has(Features::LOG_ALL) {
-        log
-    } else {
-        None
-    }
 }
 
 /// Effects of a request outside of the port.
