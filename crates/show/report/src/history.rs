@@ -6,7 +6,7 @@
 
 use crate::analysis::{Analysis, Comparison, MetricSummary, TreatmentSummary};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use vtax_core::{Source, Unit, counted};
 use vtax_results::Better;
@@ -16,7 +16,7 @@ use vtax_results::stats::{
     Interval, LONGEST_SERIES, Unsupported, Verdict, benjamini_hochberg, changepoints,
     exact_verdict, seed_of, unpaired_tax,
 };
-use vtax_results::text::{clean, cut, pad};
+use vtax_results::text::{Table, clean, cut};
 
 /// Level of the family of series.
 const ALPHA: f64 = 0.05;
@@ -141,10 +141,8 @@ pub fn history<'a>(
 ) -> History {
     let mut runs: Vec<&Analysis> = runs.into_iter().collect();
     runs.sort_by(|a, b| a.started.cmp(&b.started).then_with(|| a.path.cmp(&b.path)));
-    let minimum_effect = runs
-        .iter()
-        .map(|run| run.minimum_effect)
-        .fold(0.0, f64::max);
+    let effects = runs.iter().map(|run| run.minimum_effect);
+    let minimum_effect = effects.fold(0.0, f64::max);
     let (mut series, unsupported) = gathered(&runs, of, metrics);
     for one in &mut series {
         one.find_changes(minimum_effect);
@@ -364,12 +362,8 @@ impl Series {
 
     /// Names the run of each change, which was the index of a point until now, and what else is different since.
     fn explain(&mut self, runs: &[&Analysis]) {
-        let facts: Vec<BTreeMap<String, String>> = (self.points.iter())
-            .map(|point| {
-                runs.get(point.run)
-                    .map_or_else(BTreeMap::new, |run| facts_of(run, &self.treatment))
-            })
-            .collect();
+        let runs = self.points.iter().filter_map(|point| runs.get(point.run));
+        let facts: Vec<_> = runs.map(|run| facts_of(run, &self.treatment)).collect();
         for change in &mut self.changes {
             let at = change.since;
             let before = facts.get(at - change.runs.0..at).unwrap_or(&[]);
@@ -386,15 +380,14 @@ fn geometric_mean(values: &[f64]) -> f64 {
 
 /// Drops the changes of series that are no finding among so many (Benjamini and Hochberg, by the smallest p of each).
 fn keep_significant(series: &mut [Series]) {
-    let p: Vec<f64> = (series.iter())
-        .filter(|one| !one.exact)
-        .map(|one| {
-            one.changes
-                .iter()
-                .filter_map(|change| change.p)
-                .fold(1.0, f64::min)
-        })
-        .collect();
+    let least = |of: &Series| {
+        of.changes
+            .iter()
+            .filter_map(|one| one.p)
+            .fold(1.0, f64::min)
+    };
+    let sampled = series.iter().filter(|one| !one.exact);
+    let p: Vec<f64> = sampled.map(least).collect();
     let sampled = series.iter_mut().filter(|one| !one.exact);
     for (one, p) in sampled.zip(benjamini_hochberg(&p)) {
         if p >= ALPHA {
@@ -413,10 +406,8 @@ fn facts_of(run: &Analysis, treatment: &str) -> BTreeMap<String, String> {
     let own = own.map(|(name, value)| (name.to_owned(), value.clone()));
     let machine = run.fleet.kind.iter();
     let machine = machine.map(|(name, value)| ((*name).to_owned(), value.clone()));
-    let of = run
-        .treatments
-        .iter()
-        .find(|of| of.treatment.label == treatment);
+    let mut treatments = run.treatments.iter();
+    let of = treatments.find(|of| of.treatment.label == treatment);
     let environment = of.into_iter().flat_map(|of| of.environment.clone());
     own.into_iter().chain(machine).chain(environment).collect()
 }
@@ -431,13 +422,11 @@ fn differences(
         let agree = all.iter().all(|facts| facts.get(name) == first);
         agree.then(|| first.cloned())
     };
-    let mut names: Vec<&String> = before
+    let names: BTreeSet<&String> = before
         .iter()
         .chain(after)
         .flat_map(BTreeMap::keys)
         .collect();
-    names.sort_unstable();
-    names.dedup();
     let shown = |value: Option<String>| match value {
         Some(value) => cut(&clean(&value), FACT),
         None => "unknown".to_owned(),
@@ -480,9 +469,7 @@ fn cautions(
             "Of longer series only the last {LONGEST_SERIES} runs are looked at."
         ));
     }
-    let mut plans: Vec<&str> = runs.iter().map(|run| run.plan_sha256.as_str()).collect();
-    plans.sort_unstable();
-    plans.dedup();
+    let plans: BTreeSet<&str> = runs.iter().map(|run| run.plan_sha256.as_str()).collect();
     if plans.len() > 1 {
         cautions.push(format!(
             "The runs are of {} versions of the plan: treatments are matched by label.",
@@ -495,66 +482,45 @@ fn cautions(
 /// The history as text: each series that changes, and how many do not.
 pub fn table(history: &History, width: usize) -> String {
     let width = width.clamp(72, 120);
-    let mut lines = Vec::new();
     let what = match history.of {
         Of::Tax => "ratios to the baseline",
         Of::Cost => "values",
     };
-    lines.push(format!(
-        "{}: {} over {}",
-        clean(&history.name),
-        what,
-        counted(history.runs.len(), "run")
-    ));
-    let changing = history.series.iter().filter(|one| !one.changes.is_empty());
+    let runs = counted(history.runs.len(), "run");
+    let mut lines = vec![format!("{}: {what} over {runs}", clean(&history.name))];
+    let (steady, changing): (Vec<&Series>, Vec<&Series>) =
+        (history.series.iter()).partition(|one| one.changes.is_empty());
     for one in changing {
-        lines.push(String::new());
-        lines.push(format!("  {}", cut(&clean(&one.heading()), width - 2)));
-        lines.push(format!("    {}", one.sparkline(width - 4)));
+        let heading = format!("  {}", clean(&one.heading()));
+        let values = format!("    {}", one.sparkline(width - 4));
+        lines.extend([String::new(), cut(&heading, width), values]);
         for change in &one.changes {
             let run = history.runs.get(change.since);
             let run = run.map_or_else(String::new, |run| clean(&run.directory));
-            lines.push(format!(
-                "    {}",
-                cut(&one.in_words(change, &run), width - 4)
-            ));
-            for fact in change.with.iter().take(MOST_FACTS) {
-                lines.push(format!("      with it: {}", cut(fact, width - 15)));
-            }
-            let more = change.with.len().saturating_sub(MOST_FACTS);
-            if more > 0 {
+            lines.push(cut(&format!("    {}", one.in_words(change, &run)), width));
+            let facts = change.with.iter().take(MOST_FACTS);
+            lines.extend(facts.map(|fact| cut(&format!("      with it: {fact}"), width)));
+            if let Some(more @ 1..) = change.with.len().checked_sub(MOST_FACTS) {
                 lines.push(format!("      with it: {more} more facts, in --json"));
             }
         }
     }
-    let steady = history.series.iter().filter(|one| one.changes.is_empty());
-    let steady: Vec<&Series> = steady.collect();
     if !steady.is_empty() {
-        lines.push(String::new());
-        lines.push(format!(
-            "  no change of {} or more in {}:",
-            percent(history.minimum_effect),
-            match steady.len() {
-                1 => "1 series".to_owned(),
-                n => format!("{n} series"),
-            }
-        ));
+        let least = percent(history.minimum_effect);
+        let head = format!("no change of {least} or more in {} series:", steady.len());
+        let mut table = Table::new([head], 0..0);
         for one in steady {
-            let heading = pad(&cut(&clean(&one.heading()), width / 2), width / 2);
-            lines.push(format!("    {heading} {}", one.last_in_words()));
+            table.row([one.heading(), one.last_in_words()]);
         }
+        lines.push(String::new());
+        lines.extend(table.lines(width));
     }
     lines.push(String::new());
-    for run in history.runs.iter().filter(|run| run.left_out.is_some()) {
-        let why = run.left_out.as_deref().unwrap_or_default();
-        lines.push(format!("  left out: {}: {why}", clean(&run.directory)));
-    }
-    lines.extend(
-        history
-            .cautions
-            .iter()
-            .map(|caution| format!("  {caution}")),
-    );
+    let left_out = history.runs.iter();
+    let left_out = left_out.filter_map(|run| Some((clean(&run.directory), run.left_out.as_ref()?)));
+    lines.extend(left_out.map(|(run, why)| format!("  left out: {run}: {why}")));
+    let cautions = history.cautions.iter();
+    lines.extend(cautions.map(|caution| format!("  {caution}")));
     lines.push(String::new());
     lines.join("\n")
 }
@@ -564,17 +530,13 @@ impl Series {
     pub fn levels(&self) -> Vec<(Range<usize>, f64)> {
         let place = |run: usize| self.points.iter().position(|point| point.run == run);
         let starts = (self.changes.iter()).filter_map(|change| place(change.since));
-        let starts: Vec<usize> = std::iter::once(0).chain(starts).collect();
-        let ends = starts.iter().skip(1).copied().chain([self.points.len()]);
-        let places = starts.iter().zip(ends).map(|(start, end)| *start..end);
-        places
-            .map(|range| {
-                (
-                    range.clone(),
-                    geometric_mean(&self.values(range.start, range.end)),
-                )
-            })
-            .collect()
+        let mut start = 0;
+        let level = |end| {
+            let places = std::mem::replace(&mut start, end)..end;
+            let mean = geometric_mean(&self.values(places.start, places.end));
+            (places, mean)
+        };
+        starts.chain([self.points.len()]).map(level).collect()
     }
 
     /// Its treatment and metric.
@@ -594,13 +556,9 @@ impl Series {
 
     /// A change in one sentence.
     pub fn in_words(&self, change: &Change, run: &str) -> String {
-        let interval = change.interval.map_or_else(String::new, |interval| {
-            let ends = [interval.low, interval.high].map(|end| percent(end - 1.0));
-            format!(
-                " [{} to {}]",
-                ends.first().map_or("", |end| end),
-                ends.last().map_or("", |end| end)
-            )
+        let interval = change.interval.map_or_else(String::new, |ends| {
+            let [low, high] = [ends.low, ends.high].map(|end| percent(end - 1.0));
+            format!(" [{low} to {high}]")
         });
         let sign = if change.ratio > 1.0 { "+" } else { "" };
         let p = change
@@ -627,12 +585,7 @@ impl Series {
     fn sparkline(&self, width: usize) -> String {
         const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let skipped = self.points.len().saturating_sub(width);
-        let values: Vec<f64> = self
-            .points
-            .iter()
-            .skip(skipped)
-            .map(|point| point.value)
-            .collect();
+        let values = self.values(skipped, self.points.len());
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
         let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let bar = |value: &f64| {

@@ -46,7 +46,7 @@ fn found(history: &History) -> Markup {
             @if steady > 0 {
                 li {
                     "No change of " (percent(history.minimum_effect)) " or more is shown in "
-                    @if steady == 1 { "1 series" } @else { (steady) " series" } "."
+                    (steady) " series."
                 }
             }
             @for caution in &history.cautions { li { (caution) } }
