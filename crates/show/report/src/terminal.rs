@@ -4,7 +4,7 @@
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{
     Analysis, Comparison, MetricSummary, MetricVariance, NOISE_FLOOR, Sentence, TreatmentSummary,
-    adjusted_in_words, headline_metrics, knee_in_words, not_separable,
+    TrialRow, adjusted_in_words, headline_metrics, knee_in_words, not_separable,
 };
 use std::collections::{BTreeSet, HashMap};
 use vtax_core::{Source, counted, metric};
@@ -134,12 +134,8 @@ impl Page {
             (counts.pending, "not run yet"),
             (analysis.attempts.len(), "run again"),
         ];
-        facts.extend(
-            parts
-                .iter()
-                .filter(|(n, _)| *n > 0)
-                .map(|(n, what)| format!("{n} {what}")),
-        );
+        let parts = parts.iter().filter(|(n, _)| *n > 0);
+        facts.extend(parts.map(|(n, what)| format!("{n} {what}")));
         self.line(&format!("{name}  {}", facts.join(", ")));
         if analysis.profile == "quick" {
             self.paragraph(
@@ -208,30 +204,18 @@ impl Page {
         metric: &MetricSummary,
     ) {
         let mine = |summary: &TreatmentSummary| {
-            summary
-                .metric(&metric.name)
-                .filter(|own| own.unit == metric.unit)
-                .cloned()
+            let own = summary.metric(&metric.name);
+            own.filter(|own| own.unit == metric.unit).cloned()
         };
-        let means = treatments
-            .iter()
-            .filter_map(|summary| Some(mine(summary)?.description.mean));
+        let means = treatments.iter().filter_map(|summary| mine(summary));
+        let means = means.map(|own| own.description.mean);
         let (scale, unit) = common_scale(means, metric.unit);
-        let unit = if unit.is_empty() {
-            String::new()
-        } else {
-            format!(", {unit}")
-        };
+        let comma = if unit.is_empty() { "" } else { ", " };
         let label_width = self.width - 62;
-        let title = cut(&format!("{}{unit}", clean(&metric.title)), label_width + 22);
-        let header = format!(
-            "  {}{}  {}",
-            pad(&title, label_width + 25),
-            pad("tax", 20),
-            "difference",
-        );
-        let header = self.paint(DIM, &header);
-        self.line(&header);
+        let title = format!("{}{comma}{unit}", clean(&metric.title));
+        let title = pad(&cut(&title, label_width + 22), label_width + 25);
+        let header = format!("  {title}{:20}  difference", "tax");
+        self.line(&self.paint(DIM, &header));
         for summary in treatments {
             // The varied levels are at the end of a name, so a name that does not fit has a line of its own.
             let mut label = clean(&summary.short);
@@ -256,23 +240,14 @@ impl Page {
                 }
                 None => (String::new(), String::new()),
             };
-            let style = if comparison
-                .is_some_and(|comparison| comparison.judgement.verdict == Verdict::Different)
-            {
-                BOLD
-            } else {
-                DIM
+            let style = match comparison.map(|of| of.judgement.verdict) {
+                Some(Verdict::Different) => BOLD,
+                _ => DIM,
             };
-            let flag = match Flag::of(&own) {
-                None => " ".to_owned(),
-                Some(flag) => self.paint(YELLOW, flag.letter()),
-            };
+            let flag = self.paint(YELLOW, mark(&own));
             let n = own.description.n;
             let verdict = self.paint(style, &verdict);
-            self.line(&format!(
-                "  {label}{n:>3} {mean}{flag} {} {verdict}",
-                pad(&tax, 20)
-            ));
+            self.line(&format!("  {label}{n:>3} {mean}{flag} {tax:20} {verdict}"));
         }
     }
 
@@ -293,12 +268,11 @@ impl Page {
     fn footer(&mut self, analysis: &Analysis) {
         self.line("");
         let metrics = analysis.treatments.iter().flat_map(|of| &of.metrics);
-        let flags: BTreeSet<Flag> = metrics
-            .filter(|of| of.headline)
-            .filter_map(Flag::of)
-            .collect();
-        for flag in flags {
-            self.paragraph(YELLOW, "  ", flag.meaning());
+        let marks: BTreeSet<&str> = metrics.filter(|of| of.headline).map(mark).collect();
+        for meaning in MARKS {
+            if marks.iter().any(|mark| meaning.starts_with(mark)) {
+                self.paragraph(YELLOW, "  ", meaning);
+            }
         }
         for line in &analysis.energy {
             self.note(YELLOW, line);
@@ -319,37 +293,27 @@ impl Page {
         for check in &analysis.checks {
             self.note(CYAN, check);
         }
-        let left_out: Vec<String> = analysis
-            .trials
-            .iter()
-            .filter_map(|trial| match &trial.failed {
-                Some(reason) => Some(format!("trial {:04} failed: {reason}", trial.index)),
-                None if !trial.suspect.is_empty() => Some(format!(
-                    "trial {:04} is suspect: {}",
-                    trial.index,
-                    trial.suspect.join("; ")
-                )),
-                None => None,
-            })
-            .chain(analysis.unreadable.iter().cloned())
-            .collect();
+        let why = |trial: &TrialRow| match &trial.failed {
+            Some(reason) => Some(format!("trial {:04} failed: {reason}", trial.index)),
+            None => (!trial.suspect.is_empty()).then(|| {
+                let reasons = trial.suspect.join("; ");
+                format!("trial {:04} is suspect: {reasons}", trial.index)
+            }),
+        };
+        let left_out = analysis.trials.iter().filter_map(why);
+        let left_out: Vec<String> = left_out.chain(analysis.unreadable.clone()).collect();
         const SHOWN: usize = 5;
         for reason in left_out.iter().take(SHOWN) {
             self.paragraph(CYAN, "  ", reason);
         }
-        if left_out.len() > SHOWN {
-            let rest = format!(
-                "and {} more, listed in the report",
-                counted(left_out.len() - SHOWN, "trial")
-            );
+        if let Some(more @ 1..) = left_out.len().checked_sub(SHOWN) {
+            let more = counted(more, "trial");
+            let rest = format!("and {more} more, listed in the report");
             self.paragraph(CYAN, "  ", &rest);
         }
         if let Some(folded @ 1..) = self.folded {
-            let path = analysis.path.display();
-            let text = format!(
-                "{} more: vtax report {path} --notes",
-                counted(folded, "note")
-            );
+            let (path, notes) = (analysis.path.display(), counted(folded, "note"));
+            let text = format!("{notes} more: vtax report {path} --notes");
             self.paragraph(DIM, "  ", &text);
         }
     }
@@ -367,16 +331,12 @@ impl Page {
         for of in all {
             let name = format!("  {}, {}", clean(&of.treatment), clean(&of.title));
             self.line(&cut(&name, self.width));
-            let parts: Vec<String> = of
-                .levels
-                .iter()
-                .map(|level| format!("between {}s {}", level.level, level.in_words()))
-                .chain(
-                    of.window_in_words()
-                        .map(|window| format!("best measured window {window}")),
-                )
-                .chain(of.needed_in_words())
-                .collect();
+            let levels = of.levels.iter();
+            let levels = levels.map(|of| format!("between {}s {}", of.level, of.in_words()));
+            let window = of.window_in_words();
+            let window = window.map(|window| format!("best measured window {window}"));
+            let parts = levels.chain(window).chain(of.needed_in_words());
+            let parts: Vec<String> = parts.collect();
             self.paragraph(DIM, "    ", &parts.join(" · "));
         }
         for sentence in not_separable(all) {
@@ -423,51 +383,23 @@ fn tax_and_verdict(comparison: &Comparison) -> (String, String) {
     (tax, verdict.to_owned())
 }
 
-/// What a number that is not only measured is marked with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Flag {
-    Modelled,
-    Emulated,
-    EmulatedModelled,
-    Simulated,
-    SimulatedModelled,
-}
+/// The marks of numbers that are not only measured, each with its meaning.
+const MARKS: [&str; 5] = [
+    "m = modelled: computed by a model from measured counters",
+    "e = emulated: the guest's instructions were emulated, not run by the processor",
+    "E = emulated and modelled: computed by a model from counters of an emulated guest",
+    "s = simulated: counted in an emulated host",
+    "S = simulated and modelled: computed by a model from counters of an emulated host",
+];
 
-impl Flag {
-    fn of(metric: &MetricSummary) -> Option<Self> {
-        match (metric.source, metric.modelled) {
-            (Source::Measured, false) => None,
-            (Source::Measured | Source::Modelled, _) => Some(Self::Modelled),
-            (Source::Emulated, false) => Some(Self::Emulated),
-            (Source::Emulated, true) => Some(Self::EmulatedModelled),
-            (Source::Simulated, false) => Some(Self::Simulated),
-            (Source::Simulated, true) => Some(Self::SimulatedModelled),
-        }
-    }
-
-    fn letter(self) -> &'static str {
-        match self {
-            Self::Modelled => "m",
-            Self::Emulated => "e",
-            Self::EmulatedModelled => "E",
-            Self::Simulated => "s",
-            Self::SimulatedModelled => "S",
-        }
-    }
-
-    fn meaning(self) -> &'static str {
-        match self {
-            Self::Modelled => "m = modelled: computed by a model from measured counters",
-            Self::Emulated => {
-                "e = emulated: the guest's instructions were emulated, not run by the processor"
-            }
-            Self::EmulatedModelled => {
-                "E = emulated and modelled: computed by a model from counters of an emulated guest"
-            }
-            Self::Simulated => "s = simulated: counted in an emulated host",
-            Self::SimulatedModelled => {
-                "S = simulated and modelled: computed by a model from counters of an emulated host"
-            }
-        }
+/// The mark of a number.
+fn mark(metric: &MetricSummary) -> &'static str {
+    match (metric.source, metric.modelled) {
+        (Source::Measured, false) => " ",
+        (Source::Measured | Source::Modelled, _) => "m",
+        (Source::Emulated, false) => "e",
+        (Source::Emulated, true) => "E",
+        (Source::Simulated, false) => "s",
+        (Source::Simulated, true) => "S",
     }
 }
