@@ -7,15 +7,17 @@ use crate::summary::{Guest, Recording, Use};
 use std::collections::{BTreeMap, BTreeSet};
 use vtax_core::metric::{self, Metric};
 use vtax_core::{Source, counted};
+use vtax_report::analysis::judge;
 use vtax_report::compare::{ComparedRun, RunComparison};
-use vtax_report::over_time::{Pair, compare as over_time};
+use vtax_report::over_time::comparison;
 use vtax_results::numbers::when;
 use vtax_results::text::cut;
 
 /// Smallest relative difference that counts as a difference.
 const MINIMUM_EFFECT: f64 = 0.02;
-/// Fewest packets or exits, and fewest kilobytes, of a recording that a cost for each is compared for.
+/// Fewest packets or exits, and fewest gigabytes, of a recording that a cost for each is compared for.
 const FEWEST: f64 = 1000.0;
+const LEAST_GB: f64 = FEWEST * 1e3 / GIGABYTE;
 /// Least processor time of a guest in a recording, in seconds: less is noise.
 const LEAST_CPU: f64 = 1.0;
 /// Facts about the host that differ with every boot, and say nothing about its costs.
@@ -25,46 +27,25 @@ const MOST_FACTS: usize = 12;
 /// Length of a named fact.
 const LONGEST_FACT: usize = 60;
 
-/// The cost and the work of a guest in a window.
-type Measure = fn(&Use) -> (f64, f64);
+/// A number of a guest's use in a window.
+type Measure = fn(&Use) -> f64;
 
 /// The compared metrics: whether it is energy, the least work in a recording, cost and work.
-const METRICS: [(&Metric, bool, f64, Measure); 9] = [
-    (metric::COST_CPU, false, 0.0, |used| {
-        (cpu(used), used.present.as_secs_f64())
-    }),
-    (metric::COST_HIDDEN, false, 0.0, |used| {
-        (100.0 * hidden(used), cpu(used))
-    }),
-    (metric::COST_CPU_PER_PACKET, false, FEWEST, |used| {
-        (cpu(used), packets(used))
-    }),
-    (metric::COST_HOST_PER_PACKET, false, FEWEST, |used| {
-        (hidden(used), packets(used))
-    }),
-    (
-        metric::COST_CPU_PER_GB,
-        false,
-        FEWEST * 1e3 / GIGABYTE,
-        |used| (cpu(used), gigabytes(used)),
-    ),
-    (
-        metric::COST_HOST_PER_GB,
-        false,
-        FEWEST * 1e3 / GIGABYTE,
-        |used| (hidden(used), gigabytes(used)),
-    ),
-    (metric::COST_CPU_PER_EXIT, false, FEWEST, |used| {
-        (cpu(used), used.exchanges.exits.unwrap_or(0) as f64)
-    }),
-    (metric::COST_POWER, true, 0.0, |used| {
-        (used.energy.0, used.present.as_secs_f64())
-    }),
+const METRICS: [(&Metric, bool, f64, Measure, Measure); 9] = [
+    (metric::COST_CPU, false, 0.0, cpu, present),
+    (metric::COST_HIDDEN, false, 0.0, hidden_percent, cpu),
+    (metric::COST_CPU_PER_PACKET, false, FEWEST, cpu, packets),
+    (metric::COST_HOST_PER_PACKET, false, FEWEST, hidden, packets),
+    (metric::COST_CPU_PER_GB, false, LEAST_GB, cpu, gigabytes),
+    (metric::COST_HOST_PER_GB, false, LEAST_GB, hidden, gigabytes),
+    (metric::COST_CPU_PER_EXIT, false, FEWEST, cpu, exits),
+    (metric::COST_POWER, true, 0.0, joules, present),
     (
         metric::COST_ENERGY_PER_GB,
         true,
-        FEWEST * 1e3 / GIGABYTE,
-        |used| (used.energy.0, gigabytes(used)),
+        LEAST_GB,
+        joules,
+        gigabytes,
     ),
 ];
 
@@ -76,8 +57,24 @@ fn hidden(used: &Use) -> f64 {
     used.stages.hidden().as_secs_f64()
 }
 
+fn hidden_percent(used: &Use) -> f64 {
+    100.0 * hidden(used)
+}
+
+fn joules(used: &Use) -> f64 {
+    used.energy.0
+}
+
+fn present(used: &Use) -> f64 {
+    used.present.as_secs_f64()
+}
+
 fn packets(used: &Use) -> f64 {
     used.packets() as f64
+}
+
+fn exits(used: &Use) -> f64 {
+    used.exchanges.exits.unwrap_or(0) as f64
 }
 
 fn gigabytes(used: &Use) -> f64 {
@@ -87,7 +84,7 @@ fn gigabytes(used: &Use) -> f64 {
 /// Compares two recordings, guest by guest.
 pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
     let (old, new) = (by_label(before), by_label(after));
-    let mut pairs = Vec::new();
+    let mut comparisons = Vec::new();
     let mut small = 0;
     // In the order of the report: guests that cost most first.
     for guest in &after.guests {
@@ -99,7 +96,7 @@ pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
             small += 1;
             continue;
         }
-        for (metric, is_energy, least, measure) in METRICS {
+        for (metric, is_energy, least, cost, work) in METRICS {
             let source = if is_energy {
                 let (Some(before), Some(after)) = (before.energy_source, after.energy_source)
                 else {
@@ -109,37 +106,33 @@ pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
             } else {
                 source_of_cpu(&[other, guest])
             };
-            let is_hidden = metric::COST_HIDDEN.is(metric.name)
-                || metric::COST_HOST_PER_PACKET.is(metric.name)
-                || metric::COST_HOST_PER_GB.is(metric.name);
-            if is_hidden && (other.hidden().is_none() || guest.hidden().is_none()) {
-                continue;
-            }
+            let hidden = [
+                metric::COST_HIDDEN,
+                metric::COST_HOST_PER_PACKET,
+                metric::COST_HOST_PER_GB,
+            ];
+            let is_hidden = hidden.iter().any(|of| of.is(metric.name));
             let enough = |guest: &Guest| {
-                let (cost, work) = measure(&guest.total);
-                cost > 0.0 && work > least
+                let is_known = !is_hidden || guest.hidden().is_some();
+                is_known && cost(&guest.total) > 0.0 && work(&guest.total) > least
             };
             if !enough(other) || !enough(guest) {
                 continue;
             }
-            let series = |guest: &Guest| guest.windows.values().map(measure).collect();
-            pairs.push(Pair {
-                subject: label.clone(),
-                platform: guest.platform.clone(),
-                metric,
-                source,
-                minutes: before.window.max(after.window) as f64 / 60e9,
-                before: series(other),
-                after: series(guest),
-            });
+            let series = |guest: &Guest| -> Vec<(f64, f64)> {
+                let windows = guest.windows.values();
+                windows.map(|used| (cost(used), work(used))).collect()
+            };
+            let subject = (label.as_str(), guest.platform.as_str());
+            let minutes = before.window.max(after.window) as f64 / 60e9;
+            let (new, old) = (series(guest), series(other));
+            comparisons.push(comparison(subject, metric, source, minutes, &new, &old));
         }
     }
+    judge(&mut comparisons, MINIMUM_EFFECT);
     let only = |these: &BTreeMap<String, &Guest>, those: &BTreeMap<String, &Guest>| {
-        these
-            .keys()
-            .filter(|label| !those.contains_key(*label))
-            .cloned()
-            .collect()
+        let labels = these.keys().filter(|label| !those.contains_key(*label));
+        labels.cloned().collect()
     };
     RunComparison {
         first: named(before),
@@ -148,7 +141,7 @@ pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
             only_first: only(&old, &new),
             only_here: only(&new, &old),
             plan_keys: Vec::new(),
-            comparisons: over_time(&pairs, MINIMUM_EFFECT),
+            comparisons,
         }],
         cautions: cautions(before, after, small),
         minimum_effect: MINIMUM_EFFECT,
@@ -156,11 +149,8 @@ pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
 }
 
 fn by_label(recording: &Recording) -> BTreeMap<String, &Guest> {
-    recording
-        .guests
-        .iter()
-        .map(|guest| (guest.label(), guest))
-        .collect()
+    let guests = recording.guests.iter();
+    guests.map(|guest| (guest.label(), guest)).collect()
 }
 
 fn source_of_cpu(guests: &[&Guest]) -> Source {
@@ -213,22 +203,20 @@ fn cautions(before: &Recording, after: &Recording, small: usize) -> Vec<String> 
             ));
         }
     };
-    differs("method", old.method.clone(), new.method.clone());
-    differs(
-        "interval",
-        format!("{} s", old.interval_seconds),
-        format!("{} s", new.interval_seconds),
-    );
-    differs(
-        "rule for idle energy",
-        old.idle_rule.clone(),
-        new.idle_rule.clone(),
-    );
-    differs(
-        "power model",
-        old.energy_model.clone().unwrap_or_default(),
-        new.energy_model.clone().unwrap_or_default(),
-    );
+    let of = |facts: &Facts| {
+        let interval = format!("{} s", facts.interval_seconds);
+        let model = facts.energy_model.clone().unwrap_or_default();
+        [
+            facts.method.clone(),
+            interval,
+            facts.idle_rule.clone(),
+            model,
+        ]
+    };
+    let named = ["method", "interval", "rule for idle energy", "power model"];
+    for (what, (old, new)) in named.into_iter().zip(of(old).into_iter().zip(of(new))) {
+        differs(what, old, new);
+    }
     for (name, old, new) in changed_facts(old, new).into_iter().take(MOST_FACTS) {
         differs(&format!("host's {name}"), old, new);
     }
@@ -240,20 +228,14 @@ fn changed_facts(before: &Facts, after: &Facts) -> Vec<(String, String, String)>
     let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
     flatten("", &before.host, &mut old);
     flatten("", &after.host, &mut new);
-    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-    let changed = names
-        .into_iter()
-        .filter(|name| old.get(*name) != new.get(*name));
-    let changed = changed.filter(|name| {
-        !NO_CHANGE
-            .iter()
-            .any(|no| name.split('.').next() == Some(no))
+    let mut names: BTreeSet<String> = old.keys().chain(new.keys()).cloned().collect();
+    names.retain(|name| !NO_CHANGE.contains(&name.split('.').next().unwrap_or(name)));
+    let both = names.into_iter().map(|name| {
+        let value = |of: &BTreeMap<String, String>| of.get(&name).cloned().unwrap_or_default();
+        (value(&old), value(&new), name)
     });
-    let value =
-        |of: &BTreeMap<String, String>, name: &String| of.get(name).cloned().unwrap_or_default();
-    changed
-        .map(|name| (name.clone(), value(&old, name), value(&new, name)))
-        .collect()
+    let changed = both.filter(|(old, new, _)| old != new);
+    changed.map(|(old, new, name)| (name, old, new)).collect()
 }
 
 /// Nesting of facts that is followed; deeper ones are compared as text.

@@ -115,10 +115,7 @@ fn tax_of(
 
 /// Adjusts p within each family (the headlines, and the rest) and sets the verdicts. Exact ratios need no test. A quantile
 /// that the trials do not support is in no family.
-pub(crate) fn judge<'a>(
-    comparisons: impl IntoIterator<Item = &'a mut Comparison>,
-    minimum_effect: f64,
-) {
+pub fn judge<'a>(comparisons: impl IntoIterator<Item = &'a mut Comparison>, minimum_effect: f64) {
     let mut comparisons: Vec<&mut Comparison> = comparisons.into_iter().collect();
     for comparison in &mut comparisons {
         if let (Some(unsupported), Some(_)) = (comparison.judgement.unsupported, comparison.ratio) {
