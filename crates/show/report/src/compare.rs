@@ -5,15 +5,15 @@ use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::words::most_frequent_reason;
 use crate::analysis::{
     Analysis, Comparison, MetricSummary, TreatmentSummary, by_key, distinct, judge, knee_bounds,
+    unpaired,
 };
 use crate::history::Of;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::iter::once;
 use vtax_core::{counted, metric};
-use vtax_results::Better;
 use vtax_results::numbers::percent;
-use vtax_results::stats::{Verdict, seed_of, unpaired_tax};
+use vtax_results::stats::{Verdict, seed_of};
 use vtax_results::text::{Table, clean, cut};
 
 /// Comparison of runs with the first of them.
@@ -239,19 +239,11 @@ fn comparisons(first: &Labelled<'_>, other: &Analysis) -> Vec<Comparison> {
         let Some(before) = first.get(after.treatment.label.as_str()) else {
             continue;
         };
-        let metrics = after.metrics.iter();
-        for metric in metrics.filter(|metric| metric.better != Better::Neither) {
-            let old = before.metric(&metric.name);
-            let Some(old) = old.filter(|old| old.unit == metric.unit) else {
-                continue;
-            };
-            let values = |of: &MetricSummary| -> Vec<f64> {
-                of.values.iter().map(|(_, value)| *value).collect()
-            };
-            let seed = seed_of(&["compare", &after.treatment.label, &metric.name]);
-            let sampled = |old: &_| unpaired_tax(&values(metric), &values(old), seed);
+        for (metric, old) in after.beside(before).filter(|(_, old)| old.is_some()) {
             let (after, before) = (&after.treatment, &before.treatment);
-            comparisons.push(Comparison::of(after, before, metric, Some(old), sampled));
+            let seed = seed_of(&["compare", &after.label, &metric.name]);
+            let sampled = |old: &MetricSummary| unpaired(metric, old, seed);
+            comparisons.push(Comparison::of(after, before, metric, old, sampled));
         }
     }
     comparisons

@@ -6,7 +6,6 @@ use super::{
 };
 use std::collections::BTreeMap;
 use vtax_core::{counted, metric};
-use vtax_results::Better;
 use vtax_results::numbers::{level, percent};
 use vtax_results::stats::{self, FEWEST_PAIRS, Judged, NoTax, Tax, Verdict, seed_of};
 
@@ -35,45 +34,26 @@ pub(super) fn compare_with_baselines(
     let labels = by_label(summaries);
     let mut comparisons = Vec::new();
     for summary in summaries {
-        let Some(baseline_label) = &summary.treatment.baseline else {
+        let baseline = summary.treatment.baseline.as_deref();
+        let Some(baseline) = baseline.and_then(|label| labels.get(label)) else {
             continue;
         };
-        let Some(baseline) = labels.get(baseline_label.as_str()) else {
-            continue;
-        };
-        for metric in summary
-            .metrics
-            .iter()
-            .filter(|metric| metric.better != Better::Neither)
-        {
-            let other = baseline
-                .metric(&metric.name)
-                .filter(|other| other.unit == metric.unit);
-            let seed = seed_of(&[
-                "tax",
-                &summary.treatment.label,
-                baseline_label,
-                &metric.name,
-            ]);
-            let mut dropped = 0;
-            let sampled = |other: &MetricSummary| {
-                let tax;
-                (tax, dropped) = tax_of(metric, other, &block_of, seed);
-                tax
-            };
-            let treatment = &summary.treatment;
-            let mut comparison =
-                Comparison::of(treatment, &baseline.treatment, metric, other, sampled);
-            if comparison.ratio.is_some() && comparison.note.is_none() {
-                comparison.note = if comparison.tax.is_some_and(|tax| !tax.paired) {
-                    Some("blocks are incomplete: compared without pairing".to_owned())
-                } else if dropped > 0 {
-                    Some(format!(
-                        "{} without a partner in its block left out",
-                        counted(dropped, "trial")
-                    ))
-                } else {
-                    None
+        let (own, base) = (&summary.treatment, &baseline.treatment);
+        for (metric, other) in summary.beside(baseline) {
+            let seed = seed_of(&["tax", &own.label, &base.label, &metric.name]);
+            let sampled = |other: &MetricSummary| tax_of(metric, other, &block_of, seed);
+            let mut comparison = Comparison::of(own, base, metric, other, sampled);
+            if let (None, Some(tax), Some(other)) = (&comparison.note, comparison.tax, other) {
+                let dropped = metric.values.len() + other.values.len() - 2 * tax.n;
+                comparison.note = match (tax.paired, dropped) {
+                    (false, _) => {
+                        Some("blocks are incomplete: compared without pairing".to_owned())
+                    }
+                    (true, 0) => None,
+                    (true, dropped) => {
+                        let trials = counted(dropped, "trial");
+                        Some(format!("{trials} without a partner in its block left out"))
+                    }
                 };
             }
             if metric::KNEE.is(&metric.name) {
@@ -86,57 +66,55 @@ pub(super) fn compare_with_baselines(
 }
 
 /// The tax, from pairs by block where every trial has a partner or at least four pairs exist, otherwise from unpaired
-/// trials. The second value is the number of trials left out because they have no partner.
+/// trials.
 fn tax_of(
     metric: &MetricSummary,
     baseline: &MetricSummary,
     block_of: &BTreeMap<u32, u32>,
     seed: u64,
-) -> (Result<Tax, NoTax>, usize) {
+) -> Result<Tax, NoTax> {
     let pairs = checks::pairs(metric, baseline, block_of);
     let complete = pairs.len() == metric.values.len() && pairs.len() == baseline.values.len();
-    if complete || pairs.len() >= FEWEST_PAIRS {
-        let values = pairs.iter().map(|(_, value, other)| (*value, *other));
-        let (treatment, baseline_values): (Vec<f64>, Vec<f64>) = values.unzip();
-        let dropped = metric.values.len() + baseline.values.len() - 2 * pairs.len();
-        return (
-            stats::paired_tax(&treatment, &baseline_values, seed),
-            dropped,
-        );
+    if !complete && pairs.len() < FEWEST_PAIRS {
+        return unpaired(metric, baseline, seed);
     }
-    let values = |metric: &MetricSummary| -> Vec<f64> {
-        metric.values.iter().map(|(_, value)| *value).collect()
-    };
-    (
-        stats::unpaired_tax(&values(metric), &values(baseline), seed),
-        0,
-    )
+    let values = pairs.iter().map(|(_, value, other)| (*value, *other));
+    let (own, other): (Vec<f64>, Vec<f64>) = values.unzip();
+    stats::paired_tax(&own, &other, seed)
+}
+
+/// The tax from unpaired trials.
+pub(crate) fn unpaired(
+    metric: &MetricSummary,
+    baseline: &MetricSummary,
+    seed: u64,
+) -> Result<Tax, NoTax> {
+    let [own, other] = [metric, baseline]
+        .map(|of| -> Vec<f64> { of.values.iter().map(|(_, value)| *value).collect() });
+    stats::unpaired_tax(&own, &other, seed)
 }
 
 /// Adjusts p within each family (the headlines, and the rest) and sets the verdicts. Exact ratios need no test. A quantile
 /// that the trials do not support is in no family.
 pub fn judge<'a>(comparisons: impl IntoIterator<Item = &'a mut Comparison>, minimum_effect: f64) {
     let mut comparisons: Vec<&mut Comparison> = comparisons.into_iter().collect();
-    for comparison in &mut comparisons {
-        if let (Some(unsupported), Some(_)) = (comparison.judgement.unsupported, comparison.ratio) {
-            comparison.judgement.verdict = Verdict::Unsupported;
-            comparison.add_note(unsupported.to_string());
-        } else if comparison.judgement.lacks_work && comparison.ratio.is_some() {
-            comparison.judgement.verdict = Verdict::NoWork;
-        } else if let (true, Some(ratio)) = (comparison.certainty.is_exact(), comparison.ratio) {
-            comparison.judgement.verdict = stats::exact_verdict(ratio, minimum_effect);
+    for one in &mut comparisons {
+        let Some(ratio) = one.ratio else { continue };
+        if let Some(unsupported) = one.judgement.unsupported {
+            one.judgement.verdict = Verdict::Unsupported;
+            one.add_note(unsupported.to_string());
+        } else if one.judgement.lacks_work {
+            one.judgement.verdict = Verdict::NoWork;
+        } else if one.certainty.is_exact() {
+            one.judgement.verdict = stats::exact_verdict(ratio, minimum_effect);
         }
     }
     for headline in [true, false] {
-        let family: Vec<_> = comparisons
-            .iter_mut()
-            .filter(|one| {
-                one.headline == headline
-                    && one.tax.is_some()
-                    && one.judgement.unsupported.is_none()
-                    && !one.judgement.lacks_work
-            })
-            .collect();
+        let mut family: Vec<_> = comparisons.iter_mut().collect();
+        family.retain(|one| {
+            let is_supported = one.judgement.unsupported.is_none() && !one.judgement.lacks_work;
+            one.headline == headline && one.tax.is_some() && is_supported
+        });
         let taxes: Vec<Tax> = family.iter().filter_map(|one| one.tax).collect();
         let judged = stats::judge_family(&taxes, minimum_effect);
         for ((comparison, tax), judged) in family.into_iter().zip(&taxes).zip(judged) {

@@ -27,7 +27,7 @@ pub(crate) mod words;
 pub use certainty::Certainty;
 pub use comparison::{Comparison, Disagreement, Judgement, Needed, by_key};
 pub use comparisons::judge;
-pub(crate) use comparisons::{adjusted_in_words, asked_effect};
+pub(crate) use comparisons::{adjusted_in_words, asked_effect, unpaired};
 use comparisons::{blocks, compare_with_baselines, places};
 pub(crate) use knees::bounds as knee_bounds;
 pub use knees::knee_in_words;

@@ -57,6 +57,21 @@ impl TreatmentSummary {
         find_metric(&self.metrics, name)
     }
 
+    /// The metrics with a direction, each with the same one of another treatment.
+    pub(crate) fn beside<'a>(
+        &'a self,
+        other: &'a Self,
+    ) -> impl Iterator<Item = (&'a MetricSummary, Option<&'a MetricSummary>)> {
+        let metrics = self
+            .metrics
+            .iter()
+            .filter(|of| of.better != Better::Neither);
+        metrics.map(|of| {
+            let same = other.metric(&of.name).filter(|same| same.unit == of.unit);
+            (of, same)
+        })
+    }
+
     /// Removes intervals. Trials that do not count have values and no inference.
     pub(super) fn forget_intervals(&mut self) {
         let levels = self.levels.iter_mut().map(|level| &mut level.metrics);
