@@ -36,12 +36,11 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The ends of the interval.
-    fn ends(&self) -> [Option<f64>; 2] {
-        [
-            self.interval.map(|interval| interval.low),
-            self.interval.map(|interval| interval.high),
-        ]
+    /// The value and the ends of its interval; what does not exist is no number.
+    fn numbers(&self) -> [f64; 3] {
+        let ends = self.interval.map(|ends| [ends.low, ends.high]);
+        let [low, high] = ends.unwrap_or([f64::NAN; 2]);
+        [self.value, low, high]
     }
 }
 
@@ -125,11 +124,9 @@ pub(crate) fn rows_of(
         TrialOutcome::Failed(reason) => ("failed", reason.as_str()),
     };
     let (run, treatment) = (results.run(), &trial.treatment);
-    let factors: Vec<String> = treatment
-        .factors
-        .iter()
-        .map(|(name, level)| format!("{name}={level}"))
-        .collect();
+    let factors = treatment.factors.iter();
+    let factors = factors.map(|(name, level)| format!("{name}={level}"));
+    let factors = factors.collect::<Vec<_>>().join(";");
     let fact = |path: &str| {
         let fact = machine.and_then(|machine| machine.host.pointer(path)?.as_str());
         ByteArray::from(fact.unwrap_or_default())
@@ -146,7 +143,7 @@ pub(crate) fn rows_of(
         text(&treatment.label),
         text(&treatment.platform),
         text(&treatment.workload),
-        text(&factors.join(";")),
+        text(&factors),
         text(&trial.started),
         text(outcome),
         text(reason),
@@ -216,23 +213,15 @@ pub fn csv(results: &ResultsDir, into: &mut impl Write) -> io::Result<Vec<Result
     )?;
     for row in rows {
         let texts = row.texts.iter().skip(OF_RUN);
-        let texts: Vec<String> = texts
-            .map(|text| field(&String::from_utf8_lossy(text.data())))
-            .collect();
-        let number = |value: Option<f64>| {
-            let finite = value.filter(|value| value.is_finite());
-            finite.map_or_else(String::new, |value| value.to_string())
-        };
-        let [low, high] = row.ends().map(number);
-        writeln!(
-            into,
-            "{},{},{},{},{},{low},{high}",
-            row.trial,
-            row.block,
-            texts.join(","),
-            row.counts,
-            number(Some(row.value))
-        )?;
+        let texts = texts.map(|text| field(&String::from_utf8_lossy(text.data())));
+        let texts = texts.collect::<Vec<_>>().join(",");
+        write!(into, "{},{},{texts},{}", row.trial, row.block, row.counts)?;
+        for number in row.numbers() {
+            let number = Some(number).filter(|number| number.is_finite());
+            let number = number.map(|number| number.to_string());
+            write!(into, ",{}", number.unwrap_or_default())?;
+        }
+        writeln!(into)?;
     }
     into.flush()?;
     Ok(unreadable)
@@ -341,14 +330,11 @@ impl Dataset {
         }
         let counts: Vec<bool> = rows.iter().map(|row| row.counts).collect();
         write_column::<BoolType>(&mut group, &counts)?;
-        let values: Vec<f64> = rows.iter().map(|row| row.value).collect();
-        write_column::<DoubleType>(&mut group, &values)?;
-        for end in 0..2 {
-            let ends = rows
+        for column in 0..3 {
+            let numbers = rows
                 .iter()
-                .map(|row| row.ends().get(end).copied().flatten());
-            let ends: Vec<f64> = ends.map(|end| end.unwrap_or(f64::NAN)).collect();
-            write_column::<DoubleType>(&mut group, &ends)?;
+                .filter_map(|row| row.numbers().get(column).copied());
+            write_column::<DoubleType>(&mut group, &numbers.collect::<Vec<f64>>())?;
         }
         group.close()?;
         Ok(())
@@ -367,27 +353,20 @@ pub fn csv_samples(results: &ResultsDir, into: &mut impl Write) -> io::Result<Ve
         if !results.has_samples(index) {
             continue;
         }
-        match results
-            .samples(index)
-            .and_then(|reader| reader.load(|_, _| true))
-        {
-            Ok(all) => {
-                for samples in all {
-                    let series = &samples.series;
-                    let kind = series.kind.name();
-                    let what = format!(
-                        "{},{},{},{kind},{}",
-                        field(&series.owner.to_string()),
-                        field(&series.metric),
-                        series.unit,
-                        series.source
-                    );
-                    for (at, value) in &samples.points {
-                        writeln!(into, "{index},{},{what},{value}", at.0)?;
-                    }
-                }
+        let reader = results.samples(index);
+        let all = reader.and_then(|reader| reader.load(|_, _| true));
+        let all = all.unwrap_or_else(|error| {
+            unreadable.push(error);
+            Vec::new()
+        });
+        for samples in all {
+            let series = &samples.series;
+            let (owner, metric) = (field(&series.owner.to_string()), field(&series.metric));
+            let (unit, source, kind) = (series.unit, series.source, series.kind.name());
+            let what = format!("{owner},{metric},{unit},{kind},{source}");
+            for (at, value) in &samples.points {
+                writeln!(into, "{index},{},{what},{value}", at.0)?;
             }
-            Err(error) => unreadable.push(error),
         }
     }
     into.flush()?;

@@ -128,13 +128,9 @@ pub fn judge_comparison(
     gates: &[Gate],
     comparison: &RunComparison,
 ) -> Result<Vec<JudgedGate>, GateError> {
-    let mut judged = Vec::new();
-    for run in &comparison.others {
-        for gate in gates {
-            judged.extend(judge_gate(gate, run)?);
-        }
-    }
-    Ok(judged)
+    let runs = comparison.others.iter();
+    let judged = runs.flat_map(|run| gates.iter().map(move |gate| judge_gate(gate, run)));
+    Ok(judged.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 /// Judges gates for the last run of a history, against the runs before it since their last change. A limit such as
@@ -147,8 +143,7 @@ pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate
     let run = history.runs.last();
     let run = run.map_or_else(String::new, |run| run.directory.clone());
     let family = gates.iter().flat_map(|gate| followed(gate, history));
-    let family = family.count();
-    let confidence = confidence_of_each(family);
+    let confidence = confidence_of_each(family.count());
     let mut judged = Vec::new();
     for gate in gates {
         let unsupported = history.unsupported.iter().filter(|one| {
@@ -162,10 +157,7 @@ pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate
         });
         let mut own: Vec<(&String, (GateOutcome, String))> = few.collect();
         for one in followed(gate, history) {
-            if own
-                .iter()
-                .all(|(treatment, _)| **treatment != one.treatment)
-            {
+            if own.iter().all(|(of, _)| **of != one.treatment) {
                 own.push((&one.treatment, judge_window(gate, one, last, confidence)));
             }
         }
@@ -197,9 +189,7 @@ fn judge_each<'a>(
                 (false, of) => {
                     let compared = if of == Of::Tax { taxes } else { costs };
                     let run = compared.others.get(at);
-                    run.map(|run| judge_gate(gate, run))
-                        .transpose()?
-                        .unwrap_or_default()
+                    run.map_or_else(|| Ok(Vec::new()), |run| judge_gate(gate, run))?
                 }
             };
             judged.extend(own.into_iter().map(|one| JudgedGate {
@@ -225,17 +215,16 @@ pub fn worst(judged: &[JudgedGate]) -> GateOutcome {
 
 fn judge_gate(gate: &Gate, run: &ComparedRun) -> Result<Vec<JudgedGate>, GateError> {
     let judged = |treatment: &str, found| entry(gate, &run.run, treatment, found);
-    let rows = || {
-        let all = run.comparisons.iter();
-        all.filter(|row| gate.applies_to(&row.treatment, &row.platform))
-    };
+    let applies = |row: &&Comparison| gate.applies_to(&row.treatment, &row.platform);
+    let rows = || run.comparisons.iter().filter(applies);
+    let of_metric = || rows().filter(|row| row.metric == gate.metric);
     if let Some(name) = &gate.subject
         && rows().next().is_none()
     {
         let labels = run.comparisons.iter().map(|row| row.treatment.as_str());
         return Err(unknown(gate, run, "treatment", name, labels));
     }
-    for row in rows().filter(|row| row.metric == gate.metric) {
+    for row in of_metric() {
         let keys = run.differing_keys_of(&row.workload);
         if !keys.is_empty() {
             return Err(GateError::OtherWorkload {
@@ -246,10 +235,8 @@ fn judge_gate(gate: &Gate, run: &ComparedRun) -> Result<Vec<JudgedGate>, GateErr
             });
         }
     }
-    let mut all: Vec<JudgedGate> = rows()
-        .filter(|row| row.metric == gate.metric)
-        .map(|row| judged(&row.treatment, judge_row(gate, row)))
-        .collect();
+    let own = of_metric().map(|row| judged(&row.treatment, judge_row(gate, row)));
+    let mut all: Vec<JudgedGate> = own.collect();
     if all.is_empty() {
         let names = rows().map(|row| row.metric.as_str());
         return Err(unknown(gate, run, "metric", &gate.metric, names));
@@ -307,10 +294,8 @@ fn judge_row(gate: &Gate, row: &Comparison) -> (GateOutcome, String) {
             (interval.low, interval.high)
         }
         _ => {
-            return (
-                GateOutcome::Undecided,
-                format!("{shown}: too few {}{}", row.repeated(), more(gate, row)),
-            );
+            let (repeated, more) = (row.repeated(), more(gate, row));
+            return undecided(&format!("{shown}: too few {repeated}{more}"));
         }
     };
     match outcome_of(gate, low, high) {
@@ -392,14 +377,11 @@ fn unknown<'a>(
         (&run.only_first, "; only the base run has it"),
         (&run.only_here, "; the base run lacks it"),
     ];
-    let only = only
-        .iter()
-        .find(|(labels, _)| kind == "treatment" && labels.iter().any(|label| label == name));
+    let mut only = only.iter();
+    let only = only.find(|(labels, _)| kind == "treatment" && labels.iter().any(|of| of == name));
     let remedy = match only {
-        Some((_, remedy)) => (*remedy).to_owned(),
-        None => {
-            nearest(name, known).map_or_else(String::new, |names| format!("; nearest: {names}"))
-        }
+        Some((_, remedy)) => Some((*remedy).to_owned()),
+        None => nearest(name, known).map(|names| format!("; nearest: {names}")),
     };
     let run = clean(&run.run);
     GateError::Unknown {
@@ -411,22 +393,21 @@ fn unknown<'a>(
         },
         kind,
         name: clean(name),
-        remedy,
+        remedy: remedy.unwrap_or_default(),
     }
 }
 
 /// The most similar of the known names, or the first ones where none is similar; `None` without names.
 fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
-    let mut known: Vec<(f64, &str)> = crate::analysis::distinct(known)
-        .into_iter()
-        .map(|one| (strsim::jaro_winkler(name, one), one))
-        .collect();
+    let known = crate::analysis::distinct(known).into_iter();
+    let known = known.map(|one| (strsim::jaro_winkler(name, one), one));
+    let mut known: Vec<(f64, &str)> = known.collect();
     known.sort_by(|a, b| b.0.total_cmp(&a.0));
     let similar = known
         .iter()
-        .filter(|(similarity, _)| *similarity >= SIMILAR)
-        .count();
-    let names = known.iter().take(similar.clamp(1, MOST_SUGGESTIONS));
+        .filter(|(similarity, _)| *similarity >= SIMILAR);
+    let most = similar.count().clamp(1, MOST_SUGGESTIONS);
+    let names = known.iter().take(most);
     let names: Vec<String> = names
         .map(|(_, name)| format!("`{}`", clean(name)))
         .collect();

@@ -128,17 +128,12 @@ struct Digest {
     plan: String,
     plan_sha256: String,
     minimum_effect: f64,
-    parts: Vec<Part>,
+    /// The metrics of each machine.
+    parts: Vec<(Machine, Vec<Value>)>,
     trials: usize,
     counted: usize,
     rows: Vec<Row>,
     causes: Vec<ResultsError>,
-}
-
-/// The summary of one machine in a directory.
-struct Part {
-    machine: Machine,
-    values: Vec<Value>,
 }
 
 /// One metric of one treatment on one machine.
@@ -242,14 +237,11 @@ fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
     let results = ResultsDir::open(path)?;
     let run = results.run();
     let machines = results.machines()?;
-    let names: Vec<String> = machines.machines.iter().map(Machine::name).collect();
+    let names = machines.machines.iter().map(Machine::name);
+    let mut identity = vec![run.plan_sha256.clone(), run.started.clone()];
+    identity.extend(std::iter::once(run.seed.to_string()).chain(names));
     let mut digest = Digest {
-        identity: [&run.plan_sha256, &run.started, &run.seed.to_string()]
-            .into_iter()
-            .chain(&names)
-            .cloned()
-            .collect::<Vec<_>>()
-            .join(" "),
+        identity: identity.join(" "),
         plan: run.name.clone(),
         plan_sha256: run.plan_sha256.clone(),
         minimum_effect: run.minimum_effect,
@@ -286,15 +278,9 @@ fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
             enter(table, trial, &quantiles);
         }
     }
-    digest.parts = machines
-        .machines
-        .into_iter()
-        .zip(&found)
-        .map(|(machine, table)| Part {
-            machine,
-            values: values(&results, table),
-        })
-        .collect();
+    let parts = machines.machines.into_iter().zip(&found);
+    let parts = parts.map(|(machine, found)| (machine, values(&results, found)));
+    digest.parts = parts.collect();
     Ok(digest)
 }
 
@@ -339,10 +325,8 @@ fn enter(table: &mut Entries, trial: Trial, quantiles: &[TrialQuantile]) {
 fn values(results: &ResultsDir, table: &Entries) -> Vec<Value> {
     let mut values = Vec::new();
     for treatment in &results.run().treatments {
-        let baseline = treatment
-            .baseline
-            .as_ref()
-            .and_then(|label| table.get(label));
+        let baseline = treatment.baseline.as_ref();
+        let baseline = baseline.and_then(|label| table.get(label));
         for (name, entered) in table.get(&treatment.label).into_iter().flatten() {
             let others = baseline.and_then(|metrics| metrics.get(name));
             let is_unsupported =
@@ -429,11 +413,11 @@ impl Gathered {
         for cause in &digest.causes {
             self.refuse(cause);
         }
-        for part in digest.parts {
-            let pool = self.kinds.entry(part.machine.kind()).or_default();
+        for (machine, values) in digest.parts {
+            let pool = self.kinds.entry(machine.kind()).or_default();
             let next = pool.machines.len();
-            let machine = *pool.machines.entry(part.machine.name()).or_insert(next);
-            for value in part.values {
+            let machine = *pool.machines.entry(machine.name()).or_insert(next);
+            for value in values {
                 let key = [
                     digest.plan.clone(),
                     digest.plan_sha256.clone(),
@@ -483,21 +467,15 @@ impl Gathered {
 /// Sets the verdicts and the printed intervals, with p adjusted within each family: the headlines, and the rest.
 fn judge(findings: &mut [Finding]) {
     for headline in [true, false] {
-        let family = findings
-            .iter_mut()
-            .filter(|finding| finding.about.headline == headline)
-            .filter_map(|finding| finding.ratio.as_mut());
-        let family: Vec<&mut Ratio> = family.collect();
+        let own = findings.iter_mut();
+        let own = own.filter(|finding| finding.about.headline == headline);
+        let family: Vec<&mut Ratio> = own.filter_map(|of| of.ratio.as_mut()).collect();
         let taxes: Vec<Tax> = family.iter().map(|ratio| ratio.tax).collect();
         for (ratio, judged) in family.into_iter().zip(judge_family(&taxes, 0.0)) {
             ratio.adjusted_interval = judged.interval.unwrap_or(ratio.interval);
             ratio.confidence = judged.confidence;
-            let interval = Some(ratio.adjusted_interval);
-            let tax = Tax {
-                interval,
-                ..ratio.tax
-            };
-            ratio.verdict = verdict(&tax, judged.adjusted_p, ratio.minimum_effect);
+            ratio.tax.interval = Some(ratio.adjusted_interval);
+            ratio.verdict = verdict(&ratio.tax, judged.adjusted_p, ratio.minimum_effect);
         }
     }
 }
