@@ -2,7 +2,7 @@
 //! `report.html` of a recording: guests by true cost, over time, the busiest minutes, and where the numbers come from.
 
 use crate::report::{
-    Cost, GuestReport, MinuteReport, Report, cpu_each, length, others, sentences, windows,
+    Cost, GuestReport, MinuteReport, Report, count, cpu_each, length, others, sentences, windows,
 };
 use crate::summary::{Recording, stages};
 use maud::{Markup, html};
@@ -73,7 +73,7 @@ fn head(report: &Report<'_>) -> Markup {
             @if let Some(source) = report.energy_source { li { "energy " b { (source.to_string()) } } }
         }
         @if report.damaged_bytes > 0 || report.missing_intervals > 0 {
-            (banner("Incomplete.", format!("{} missing, {} damaged.", counted(usize::try_from(report.missing_intervals).unwrap_or(usize::MAX), "interval"), counted(usize::try_from(report.damaged_bytes).unwrap_or(usize::MAX), "byte"))))
+            (banner("Incomplete.", format!("{} missing, {} damaged.", count(report.missing_intervals, "interval"), count(report.damaged_bytes, "byte"))))
         }
     }
 }
@@ -134,17 +134,7 @@ fn guests(report: &Report<'_>) -> Markup {
     let has_energy = report.energy_source.is_some();
     let busy = report.busy_cpu_seconds.max(1e-9);
     let rest = report.guests.len().saturating_sub(TABLE_GUESTS);
-    let columns = [
-        "guest",
-        "platform",
-        "present",
-        "CPU",
-        "of all",
-        "own",
-        "hidden",
-        "hidden share",
-        "energy",
-    ];
+    let columns = "guest,platform,present,CPU,of all,own,hidden,hidden share,energy";
     let energy = |part: Option<f64>| html! { (joules(part)) @if part.is_some() { (flag(report.energy_source)) } };
     let rows = html! {
         @for guest in report.guests.iter().take(TABLE_GUESTS) {
@@ -173,7 +163,7 @@ fn guests(report: &Report<'_>) -> Markup {
     };
     captioned(
         "Guests by true cost: their own time and the host's for them",
-        columns,
+        columns.split(','),
         &rows,
     )
 }
@@ -214,18 +204,10 @@ fn costs(report: &Report<'_>) -> Markup {
             }
         }
     };
-    let columns = [
-        "guest",
-        "packets",
-        "each packet",
-        "bytes",
-        "each GB",
-        "VM exits",
-        "each exit",
-    ];
+    let columns = "guest,packets,each packet,bytes,each GB,VM exits,each exit";
     captioned(
         "The cost of a unit of work: all that the guest cost, divided by the number of units",
-        columns,
+        columns.split(','),
         &rows,
     )
 }
@@ -321,21 +303,13 @@ fn over_time(report: &Report<'_>, series: &Series) -> Option<Figure> {
     let named: Vec<String> = named
         .map(|guest| format!("{} ({})", guest.guest, guest.platform))
         .collect();
-    let mut names: Vec<&str> = named.iter().map(String::as_str).collect();
-    let mut colours: Vec<&str> = COLOURS.iter().copied().take(names.len()).collect();
+    let mut areas: Vec<(&str, &str)> = named.iter().map(String::as_str).zip(COLOURS).collect();
     if report.guests.len() > named.len() || report.departed_cpu_seconds > 0.0 {
-        names.push(OTHERS.0);
-        colours.push(OTHERS.1);
+        areas.push(OTHERS);
     }
-    for (name, colour) in [UNATTRIBUTED, HOST] {
-        names.push(name);
-        colours.push(colour);
-    }
-    let place: HashMap<&str, usize> = names
-        .iter()
-        .enumerate()
-        .map(|(place, name)| (*name, place))
-        .collect();
+    areas.extend([UNATTRIBUTED, HOST]);
+    let (names, colours): (Vec<&str>, Vec<&str>) = areas.into_iter().unzip();
+    let place: HashMap<&str, usize> = names.iter().copied().zip(0..).collect();
     let mut rows = Vec::new();
     for (at, part) in series.thinned() {
         let mut sums = vec![0.0; names.len()];
@@ -346,10 +320,9 @@ fn over_time(report: &Report<'_>, series: &Series) -> Option<Figure> {
             }
         };
         for (_, minute) in part {
-            minute
-                .guests
-                .iter()
-                .for_each(|(name, processors)| add(name, *processors));
+            for (name, processors) in &minute.guests {
+                add(name, *processors);
+            }
             add(OTHERS.0, minute.departed_processors);
             add(UNATTRIBUTED.0, minute.unattributed_processors);
             add(HOST.0, minute.host_processors);

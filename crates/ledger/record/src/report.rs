@@ -172,22 +172,14 @@ impl<'a> Report<'a> {
             .filter_map(|at| minute(recording, at))
             .collect();
         let mut busiest: Vec<usize> = recording.whole_windows().collect();
-        busiest.sort_by(|a, b| {
-            let busy = |at: &usize| {
-                minutes
-                    .get(*at)
-                    .map_or(0.0, |minute| minute.busy_processors)
-            };
-            busy(b).total_cmp(&busy(a))
-        });
+        let busy = |at: &usize| minutes.get(*at).map_or(0.0, |of| of.busy_processors);
+        busiest.sort_by(|a, b| busy(b).total_cmp(&busy(a)));
         busiest.truncate(BUSIEST_MINUTES);
         let has_energy = recording.energy_source.is_some();
         let part = |energy: Joules| has_energy.then_some(energy.0);
+        let others = host.host_energy + host.departed_energy + host.unattributed_energy;
         let guests = recording.guests.iter().map(|guest| guest.total.energy);
-        let charged = guests.fold(
-            host.host_energy + host.departed_energy + host.unattributed_energy,
-            |sum, energy| sum + energy,
-        );
+        let charged = guests.fold(others, |sum, energy| sum + energy);
         Self {
             recording: recording.path.display().to_string(),
             began: recording.began().to_string(),
@@ -217,9 +209,7 @@ impl<'a> Report<'a> {
                 // A smaller rest is rounding.
                 if rest > all.0 * 1e-9 { rest } else { 0.0 }
             }),
-            guests: recording
-                .guests
-                .iter()
+            guests: (recording.guests.iter())
                 .map(|guest| GuestReport::of(guest, has_energy))
                 .collect(),
             minutes,
@@ -241,11 +231,10 @@ fn minute(recording: &Recording, at: usize) -> Option<MinuteReport> {
     let window = recording.windows.get(at)?;
     let seconds = window.span.as_secs_f64().max(1e-9);
     let processors = |time: Nanoseconds| time.as_secs_f64() / seconds;
-    let mut guests: Vec<(String, f64)> = recording
-        .guests
-        .iter()
-        .filter_map(|guest| Some((guest.label(), processors(guest.windows.get(&at)?.cpu()))))
-        .collect();
+    let guests = recording.guests.iter();
+    let guests =
+        guests.filter_map(|guest| Some((guest.label(), processors(guest.windows.get(&at)?.cpu()))));
+    let mut guests: Vec<(String, f64)> = guests.collect();
     guests.sort_by(|a, b| b.1.total_cmp(&a.1));
     Some(MinuteReport {
         began: Timestamp::from_millisecond(window.began)
@@ -276,9 +265,7 @@ impl<'a> GuestReport<'a> {
             own_cpu_seconds: used.stages.get(Stage::Vcpu).as_secs_f64(),
             hidden_cpu_seconds: used.stages.hidden().as_secs_f64(),
             hidden_share: guest.hidden(),
-            stages: used
-                .stages
-                .iter()
+            stages: (used.stages.iter())
                 .map(|(stage, time)| (stage.name(), time.as_secs_f64()))
                 .collect(),
             energy_joules: has_energy.then_some(used.energy.0),
@@ -313,6 +300,11 @@ pub fn cpu_each(cost: Option<Cost>) -> String {
     cost.map_or_else(|| "–".to_owned(), |cost| plain(cost.cpu_seconds, second))
 }
 
+/// A number of things.
+pub fn count(number: u64, noun: &str) -> String {
+    counted(usize::try_from(number).unwrap_or(usize::MAX), noun)
+}
+
 /// Sentences about the recording, for its head: length, method, meter, limits.
 pub fn sentences(report: &Report<'_>) -> Vec<String> {
     let facts = report.facts;
@@ -324,40 +316,27 @@ pub fn sentences(report: &Report<'_>) -> Vec<String> {
         }
     };
     lines.push(method);
+    let covers = facts.energy_covers.as_deref().unwrap_or("the host");
     lines.push(match (report.energy_source, &facts.energy_model) {
         (None, _) => "No meter: there is no energy.".to_owned(),
-        (Some(source), Some(model)) => format!(
-            "Energy is {source} by {model} ({}).",
-            facts.energy_covers.as_deref().unwrap_or("the host")
-        ),
-        (Some(source), None) => format!(
-            "Energy is {source} by {}.",
-            facts.energy_covers.as_deref().unwrap_or("the host")
-        ),
+        (Some(source), Some(model)) => format!("Energy is {source} by {model} ({covers})."),
+        (Some(source), None) => format!("Energy is {source} by {covers}."),
     });
+    let each = report.bytes_per_guest_second;
+    let each = each.map(|each| format!(", {each:.1} bytes for each guest and second"));
     lines.push(format!(
         "The recorder used {} of a processor and wrote {}{}.",
         percent(report.recorder_processors),
         plain(report.bytes as f64, Unit::of(Base::Byte)),
-        report
-            .bytes_per_guest_second
-            .map_or_else(String::new, |each| format!(
-                ", {each:.1} bytes for each guest and second"
-            ))
+        each.unwrap_or_default()
     ));
-    let count =
-        |number: u64, noun: &str| counted(usize::try_from(number).unwrap_or(usize::MAX), noun);
     if report.sessions > 1 {
-        lines.push(format!(
-            "It consists of {} of the recorder.",
-            counted(report.sessions, "start")
-        ));
+        let starts = counted(report.sessions, "start");
+        lines.push(format!("It consists of {starts} of the recorder."));
     }
     if report.missing_intervals > 0 {
-        lines.push(format!(
-            "{} are missing.",
-            count(report.missing_intervals, "interval")
-        ));
+        let missing = count(report.missing_intervals, "interval");
+        lines.push(format!("{missing} are missing."));
     }
     if report.damaged_bytes > 0 {
         lines.push(format!(
@@ -371,12 +350,8 @@ pub fn sentences(report: &Report<'_>) -> Vec<String> {
             count(report.clock_steps, "time")
         ));
     }
-    lines.extend(
-        report
-            .changes
-            .iter()
-            .map(|change| format!("The method changed: {change}.")),
-    );
+    let changes = report.changes.iter();
+    lines.extend(changes.map(|change| format!("The method changed: {change}.")));
     lines
 }
 

@@ -265,11 +265,10 @@ impl Summing {
         let length = i64::try_from(span.0 / 1_000_000).unwrap_or(i64::MAX);
         let began = second.ended.saturating_sub(length);
         if let Some((session, number, ended)) = self.last {
-            self.recording.missing = self
-                .recording
-                .missing
-                .saturating_add(read.number.saturating_sub(number.saturating_add(1)));
-            let is_next = session == facts.session && read.number == number.saturating_add(1);
+            let next = number.saturating_add(1);
+            let missing = &mut self.recording.missing;
+            *missing = missing.saturating_add(read.number.saturating_sub(next));
+            let is_next = session == facts.session && read.number == next;
             if is_next && began.saturating_sub(ended).saturating_abs() >= STEP {
                 self.recording.clock_steps += 1;
             }
@@ -296,36 +295,23 @@ impl Summing {
             });
         }
         for (row, exchanges) in account.ledger.rows.iter().zip(&account.exchanges) {
+            let error = row.modelled.map(|modelled| modelled.total());
             let used = Use {
                 stages: row.stages,
                 energy: row.energy,
-                error: row
-                    .modelled
-                    .map(|modelled| modelled.total())
-                    .unwrap_or_default(),
+                error: error.unwrap_or_default(),
                 exchanges: *exchanges,
                 present: span,
             };
             self.guest_time = self.guest_time.saturating_add(span.0);
-            self.add(
-                facts.session,
-                row.number,
-                read.guests.get(&row.number),
-                at,
-                &used,
-            );
+            let identity = read.guests.get(&row.number);
+            self.add((facts.session, row.number), identity, at, &used);
         }
     }
 
-    fn add(
-        &mut self,
-        session: u64,
-        number: u32,
-        identity: Option<&Identity>,
-        at: usize,
-        used: &Use,
-    ) {
-        let unknown = Identity::unknown(number);
+    /// Adds a use to the guest of a number in a session.
+    fn add(&mut self, own: (u64, u32), identity: Option<&Identity>, at: usize, used: &Use) {
+        let unknown = Identity::unknown(own.1);
         let identity = identity.unwrap_or(&unknown);
         let mut key = (identity.called().to_owned(), identity.platform.clone());
         if self.guests.len() >= MOST_NAMES && !self.guests.contains_key(&key) {
@@ -339,10 +325,10 @@ impl Summing {
             total: Use::default(),
             windows: BTreeMap::new(),
         });
-        if self.seen.get(&(session, number)) != Some(&key) {
+        if self.seen.get(&own) != Some(&key) {
             guest.instances += 1;
             if self.seen.len() < MOST_USES {
-                self.seen.insert((session, number), key);
+                self.seen.insert(own, key);
             }
         }
         guest.total.add(used);
@@ -395,19 +381,13 @@ impl Summing {
             return;
         }
         self.sessions.insert(facts.session);
-        let method = |facts: &Facts| {
-            (
-                facts.method.clone(),
-                facts.energy_model.clone(),
-                facts.interval_seconds,
-            )
-        };
         let before = std::mem::replace(&mut self.recording.facts, facts.clone());
-        if !is_first && method(&before) != method(facts) {
-            let model = before
-                .energy_model
-                .as_deref()
-                .map_or(String::new(), |model| format!(", energy by {model}"));
+        let is_same = before.method == facts.method
+            && before.energy_model == facts.energy_model
+            && before.interval_seconds == facts.interval_seconds;
+        if !is_first && !is_same {
+            let model = before.energy_model.as_deref();
+            let model = model.map_or(String::new(), |model| format!(", energy by {model}"));
             self.recording.changes.push(format!(
                 "until {} soft interrupts were {}, once in {} s{model}",
                 facts.began, before.method, before.interval_seconds
@@ -418,10 +398,7 @@ impl Summing {
 
 /// The stages that have any time in a recording, in their order.
 pub fn stages(guests: &[Guest]) -> Vec<Stage> {
-    let has = |stage: &Stage| {
-        guests
-            .iter()
-            .any(|guest| guest.total.stages.get(*stage).0 > 0)
-    };
+    let time = |guest: &Guest, stage: &Stage| guest.total.stages.get(*stage).0;
+    let has = |stage: &Stage| guests.iter().any(|guest| time(guest, stage) > 0);
     Stage::CHARGED.into_iter().filter(has).collect()
 }
