@@ -12,6 +12,7 @@ use std::fmt;
 use vtax_core::noun;
 use vtax_host::HostError;
 use vtax_lab::LabError;
+use vtax_results::text::Table;
 use vtax_results::{ResultsDir, ResultsError, Treatment, Trial, TrialOutcome};
 
 /// All climbs of one treatment.
@@ -411,23 +412,13 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = self
-            .seen
-            .iter()
-            .map(|seen| seen.treatment.label.chars().count())
-            .max()
-            .unwrap_or(0)
-            .max("platform".len());
-        writeln!(
-            f,
-            "{:<width$} {:>11} {:>10} {:>11} {:>11} {:>9}  bound by",
-            "platform", "guests", "memory", "boot, p50", "answer, p99", "idle CPU"
-        )?;
+        let headings = "platform;guests;memory;boot, p50;answer, p99;idle CPU;bound by";
+        let mut table = Table::new(headings.split(';'), 1..6);
         let mut charged = false;
         for seen in &self.seen {
             let Some(guests) = seen.guests() else {
                 let why = seen.failures.first().map_or("not run yet", String::as_str);
-                writeln!(f, "{:<width$} {why}", seen.treatment.label)?;
+                table.row([&seen.treatment.label, "", "", "", "", "", why]);
                 continue;
             };
             let dash = || "–".to_owned();
@@ -439,22 +430,21 @@ impl fmt::Display for Summary {
                 }
                 None => dash(),
             };
-            let boot = seen
-                .at_top(|_, top| Some(top.births?.boot?.p50_us))
-                .map_or_else(dash, time);
-            let answer = seen
-                .at_top(|_, top| Some(top.probe?.p99_us))
-                .map_or_else(dash, time);
-            let idle = seen
-                .at_top(|climb, _| Some(climb.idle?.core_percent))
-                .map_or_else(dash, |percent| format!("{percent:.2} %"));
-            let bound = seen.bound().map_or_else(dash, |bound| bound.line());
-            writeln!(
-                f,
-                "{:<width$} {:>11} {each:>10} {boot:>11} {answer:>11} {idle:>9}  {bound}",
-                seen.treatment.label,
-                count(guests)
-            )?;
+            let boot = seen.at_top(|_, top| Some(top.births?.boot?.p50_us));
+            let answer = seen.at_top(|_, top| Some(top.probe?.p99_us));
+            let idle = seen.at_top(|climb, _| Some(climb.idle?.core_percent));
+            table.row([
+                seen.treatment.label.clone(),
+                count(guests),
+                each,
+                boot.map_or_else(dash, time),
+                answer.map_or_else(dash, time),
+                idle.map_or_else(dash, |percent| format!("{percent:.2} %")),
+                seen.bound().map_or_else(dash, |bound| bound.line()),
+            ]);
+        }
+        for line in table.lines(usize::MAX) {
+            writeln!(f, "{line}")?;
         }
         if charged {
             writeln!(
