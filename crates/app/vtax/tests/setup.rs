@@ -158,3 +158,37 @@ fn services_that_packages_for_tests_bring_are_disabled_and_others_are_left_as_th
     let called = fs::read_to_string(at("called")).unwrap();
     assert_eq!(called, "--quiet disable apache2.service\n");
 }
+
+#[test(needs = [program("python3")])]
+fn a_crate_that_uses_a_room_above_its_own_fails_the_lint() {
+    let folder = tempfile::tempdir().unwrap();
+    let scripts = folder.path().join("scripts");
+    fs::create_dir(&scripts).unwrap();
+    fs::copy(script("rooms").get_program(), scripts.join("rooms")).unwrap();
+    let of = |room: &str, name: &str, uses: &str| {
+        let place = folder.path().join("crates").join(room);
+        fs::create_dir_all(place.join(name)).unwrap();
+        fs::write(place.join("README.md"), format!("`{name}`\n")).unwrap();
+        let manifest = format!("[package]\nname = \"vtax-{name}\"\n[dependencies]\n{uses}\n");
+        fs::write(place.join(name).join("Cargo.toml"), manifest).unwrap();
+    };
+    for (room, name) in [
+        ("app", "vtax"),
+        ("machines", "host"),
+        ("ledger", "observe"),
+        ("nic", "nic"),
+        ("mvm", "mvm"),
+        ("test", "testkit"),
+        ("base", "core"),
+    ] {
+        of(room, name, "");
+    }
+    of("lab", "lab", "vtax-report = \"1\"");
+    of("show", "report", "vtax-lab = \"1\"");
+    let output = Command::new(scripts.join("rooms")).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let expected = "vtax-report uses vtax-lab: the room `show` may not use `lab`; move the code, or change MAY_USE of \
+                    scripts/rooms\n";
+    assert_eq!(printed, expected);
+}
