@@ -6,7 +6,6 @@ use crate::analysis::Analysis;
 use maud::{Markup, html};
 use serde_json::Value;
 use std::collections::HashSet;
-use std::fmt::Write;
 use vtax_core::{Base, Quantity, Unit};
 use vtax_results::ResultsDir;
 use vtax_results::numbers::percent;
@@ -32,24 +31,20 @@ impl Provenance {
             let label = treatment.map_or("unknown", |treatment| treatment.label.as_str());
             (label.to_owned(), entry.block)
         });
+        let (plan, host) = (results.plan_text(), results.host());
         Self {
-            plan: results
-                .plan_text()
-                .unwrap_or_else(|error| error.to_string()),
-            host: results
-                .host()
-                .unwrap_or_else(|error| Value::String(error.to_string())),
+            plan: plan.unwrap_or_else(|error| error.to_string()),
+            host: host.unwrap_or_else(|error| Value::String(error.to_string())),
             schedule: schedule.collect(),
         }
     }
 
     /// The schedule as lines of text.
     fn order(&self) -> String {
-        let mut lines = String::new();
-        for (index, (label, block)) in self.schedule.iter().enumerate() {
-            let _ = writeln!(lines, "{index:04}  block {block}  {label}");
-        }
-        lines
+        let lines = (0..)
+            .zip(&self.schedule)
+            .map(|(index, (label, block))| format!("{index:04}  block {block}  {label}\n"));
+        lines.collect()
     }
 }
 
@@ -104,9 +99,8 @@ fn platform_facts(analysis: &Analysis) -> Vec<(String, String)> {
     });
     let platforms = treatments.map(|summary| {
         let facts = summary.environment.iter();
-        let facts: Vec<String> = facts
-            .map(|(name, value)| format!("{name}: {value}"))
-            .collect();
+        let facts = facts.map(|(name, value)| format!("{name}: {value}"));
+        let facts: Vec<String> = facts.collect();
         (summary.treatment.platform.clone(), facts.join("; "))
     });
     platforms.collect()

@@ -161,14 +161,12 @@ fn scatter(metric: &MetricSummary) -> String {
     match metric.certainty {
         Certainty::Exact { seed } => format!("exact, seed {seed}, n\u{a0}=\u{a0}{}", what.n),
         _ => {
-            let sd = what.sd.map_or(String::new(), |sd| {
-                format!("SD {}, ", plain(sd, metric.unit))
-            });
-            format!(
-                "median {}, {sd}n\u{a0}=\u{a0}{}",
-                plain(what.median, metric.unit),
-                what.n
-            )
+            let of = |value| plain(value, metric.unit);
+            let sd = what
+                .sd
+                .map_or(String::new(), |sd| format!("SD {}, ", of(sd)));
+            let median = of(what.median);
+            format!("median {median}, {sd}n\u{a0}=\u{a0}{}", what.n)
         }
     }
 }
@@ -198,14 +196,8 @@ fn levels(workload: &str, treatments: &[&TreatmentSummary], all: &Platforms) -> 
         .iter()
         .flat_map(|summary| summary.levels.iter().map(move |level| (*summary, level)))
         .collect();
-    let metrics: Vec<&MetricSummary> = LEVEL_METRICS
-        .iter()
-        .filter_map(|metric| {
-            levels
-                .iter()
-                .find_map(|(_, level)| level.metric(metric.name))
-        })
-        .collect();
+    let first = |metric: &&Metric| levels.iter().find_map(|(_, of)| of.metric(metric.name));
+    let metrics: Vec<&MetricSummary> = LEVEL_METRICS.iter().filter_map(first).collect();
     let titles = metrics.iter().map(|metric| metric.title.as_str());
     let columns = ["treatment", "load", "objective kept"];
     let rows = html! {
@@ -228,12 +220,12 @@ fn levels(workload: &str, treatments: &[&TreatmentSummary], all: &Platforms) -> 
 /// A level's name, with the offered load where random arrivals moved it by more than 1 %.
 fn level_in_words(level: &LevelSummary) -> String {
     let asked = level.level.value;
-    let offered = level
-        .metric(metric::OFFERED.name)
-        .map(|offered| &offered.description);
-    match offered.filter(|offered| (offered.mean / asked - 1.0).abs() > 0.01) {
-        Some(offered) => format!("{} (offered {:.0})", level.name, offered.mean),
-        None => level.name.clone(),
+    let offered = level.metric(metric::OFFERED.name);
+    match offered.map(|offered| offered.description.mean) {
+        Some(offered) if (offered / asked - 1.0).abs() > 0.01 => {
+            format!("{} (offered {offered:.0})", level.name)
+        }
+        _ => level.name.clone(),
     }
 }
 
@@ -310,9 +302,8 @@ fn probability(p: Option<f64>) -> String {
 
 /// Steadiness by series, in one line.
 fn in_words(steady: &BTreeMap<String, SteadyState>) -> String {
-    let words = steady
-        .iter()
-        .map(|(series, class)| format!("{series}: {class}"));
+    let words = steady.iter();
+    let words = words.map(|(series, class)| format!("{series}: {class}"));
     words.collect::<Vec<_>>().join("; ")
 }
 
@@ -382,29 +373,22 @@ fn treatments(analysis: &Analysis, all: &Platforms) -> Markup {
 }
 
 fn left_out(analysis: &Analysis) -> Markup {
+    let row = |trial: String, treatment: &str, state: Markup, reason: &str| {
+        html! { tr { td { (trial) } td { (treatment) } td { (state) } td.reason { (prose(reason)) } } }
+    };
     // An earlier attempt precedes its replacement.
     let attempts = analysis.attempts.iter().map(|attempt| {
-        let row = html! {
-            tr {
-                td { (format!("{:04}.{}", attempt.index, attempt.attempt)) }
-                td { (attempt.treatment) }
-                td { (attempt.state) span.detail { "run again: " (attempt.replacement) } }
-                td.reason { (prose(&attempt.reason)) }
-            }
-        };
+        let trial = format!("{:04}.{}", attempt.index, attempt.attempt);
+        let state = html! { (attempt.state) span.detail { "run again: " (attempt.replacement) } };
+        let row = row(trial, &attempt.treatment, state, &attempt.reason);
         (attempt.index, false, row)
     });
     let is_left_out = |trial: &&TrialRow| trial.failed.is_some() || !trial.suspect.is_empty();
     let trials = analysis.trials.iter().filter(is_left_out).map(|trial| {
-        let suspect = || trial.suspect.join("; ");
-        let row = html! {
-            tr {
-                td { (format!("{:04}", trial.index)) }
-                td { (trial.treatment) }
-                td { (trial.state()) }
-                td.reason { (prose(&trial.failed.clone().unwrap_or_else(suspect))) }
-            }
-        };
+        let (number, state) = (format!("{:04}", trial.index), html! { (trial.state()) });
+        let reason = trial.failed.clone();
+        let reason = reason.unwrap_or_else(|| trial.suspect.join("; "));
+        let row = row(number, &trial.treatment, state, &reason);
         (trial.index, true, row)
     });
     let mut rows: Vec<(u32, bool, Markup)> = attempts.chain(trials).collect();
@@ -413,7 +397,7 @@ fn left_out(analysis: &Analysis) -> Markup {
     let rows = html! {
         @for (.., row) in &rows { (row) }
         @for reason in &analysis.unreadable {
-            tr { td { (DASH) } td { (DASH) } td { "damaged" } td.reason { (prose(reason)) } }
+            (row(DASH.to_owned(), DASH, html! { "damaged" }, reason))
         }
     };
     let table = table(["trial", "treatment", "state", "reason"], &rows);
