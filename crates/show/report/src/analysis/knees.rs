@@ -165,29 +165,27 @@ pub fn knee_in_words(summary: &TreatmentSummary) -> Option<String> {
         }
         None => format!("{short}: no load kept {text}"),
     };
-    if objective.held_to_last > 0 && !is_steady {
-        line.push_str(&format!(
-            "; in {} the highest load kept it",
-            of(objective.held_to_last)
-        ));
-    }
-    if let Some(from) = objective.late_from {
-        line.push_str(&format!(
-            "; in {} the load generator was late from {from} on",
-            of(objective.late)
-        ));
-    }
-    if let Some(from) = objective.unsupported_from {
-        line.push_str(&format!(
-            "; in {} requests are too few for its quantile from {from} on",
-            of(objective.unsupported)
-        ));
-    }
-    if objective.broken_at_first > 0 && !is_steady {
-        line.push_str(&format!(
-            "; in {} the lowest judged load broke it",
-            of(objective.broken_at_first)
-        ));
+    let kept = (
+        objective.held_to_last,
+        "the highest load kept it".to_owned(),
+    );
+    let broke = (
+        objective.broken_at_first,
+        "the lowest judged load broke it".to_owned(),
+    );
+    let late = objective.late_from.as_ref();
+    let late = late.map(|from| format!("the load generator was late from {from} on"));
+    let few = objective.unsupported_from.as_ref();
+    let few = few.map(|from| format!("requests are too few for its quantile from {from} on"));
+    let is_ramp = |(times, _): &(usize, String)| *times > 0 && !is_steady;
+    let clauses = [
+        Some(kept).filter(is_ramp),
+        late.map(|what| (objective.late, what)),
+        few.map(|what| (objective.unsupported, what)),
+        Some(broke).filter(is_ramp),
+    ];
+    for (times, what) in clauses.into_iter().flatten() {
+        line += &format!("; in {} {what}", of(times));
     }
     if let Some((first, others)) = objective.broke.split_first() {
         line.push_str(&format!("; broken by {first}"));
@@ -205,27 +203,18 @@ pub(crate) fn bounds(summary: &TreatmentSummary, baseline: &TreatmentSummary) ->
         let Some(objective) = &one.objective else {
             continue;
         };
+        let late = "is a lower bound: the load generator was late";
+        let few = "is a lower bound: requests are too few for its quantile";
+        let broken = "is missing: the lowest judged load broke it";
         for (times, what) in [
             (objective.held_to_last, "is a lower bound"),
-            (
-                objective.late,
-                "is a lower bound: the load generator was late",
-            ),
-            (
-                objective.unsupported,
-                "is a lower bound: requests are too few for its quantile",
-            ),
-            (
-                objective.broken_at_first,
-                "is missing: the lowest judged load broke it",
-            ),
+            (objective.late, late),
+            (objective.unsupported, few),
+            (objective.broken_at_first, broken),
         ] {
             if times > 0 {
-                parts.push(format!(
-                    "in {} of {} the knee {what}",
-                    counted(times, "trial"),
-                    one.short
-                ));
+                let trials = counted(times, "trial");
+                parts.push(format!("in {trials} of {} the knee {what}", one.short));
             }
         }
     }
