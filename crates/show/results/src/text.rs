@@ -111,3 +111,32 @@ impl Table {
         lines.concat()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_cells_and_the_first_is_cut_where_the_terminal_is_narrow() {
+        let mut table = Table::new(["guest", "J"], 1..2);
+        table.row(["a guest with a long name", "10"]);
+        table.row(["b\u{1b}[1m", "7"]);
+        assert_eq!(
+            table.lines(80),
+            [
+                "  guest                      J",
+                "  a guest with a long name  10",
+                "  b [1m                      7"
+            ]
+        );
+        assert_eq!(table.lines(24)[1], "  a guest with a lo…  10");
+        assert!(
+            table
+                .markdown()
+                .starts_with("| guest | J |\n|---|---:|\n| a guest")
+        );
+        table.row(["a title that is wider than the table"]);
+        assert_eq!(table.lines(20)[3], "  a title that is w…");
+        assert_eq!(table.lines(80)[0], "    guest                      J");
+    }
+}
