@@ -372,15 +372,13 @@ impl Page {
 const ON_HOST: &str = "host.guest";
 
 fn tax_and_verdict(comparison: &Comparison) -> (String, String) {
-    let tax = comparison
-        .ratio_in_words()
-        .unwrap_or_else(|| "–".to_owned());
+    let tax = comparison.ratio_in_words();
     let verdict = match comparison.judgement.verdict {
         Verdict::Different if !comparison.certainty.is_exact() => "shown",
         Verdict::NoDifferenceShown => "none shown",
         other => other.words(),
     };
-    (tax, verdict.to_owned())
+    (tax.unwrap_or_else(|| "–".to_owned()), verdict.to_owned())
 }
 
 /// The marks of numbers that are not only measured, each with its meaning.

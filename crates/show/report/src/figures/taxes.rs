@@ -84,11 +84,9 @@ const MOST_ROWS: usize = 60;
 
 /// The tax of every headline metric: ratio and interval on one logarithmic axis.
 pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
-    let shown: Vec<&Comparison> = analysis
-        .comparisons
-        .iter()
-        .filter(|comparison| comparison.headline && comparison.ratio.is_some())
-        .collect();
+    let shown = analysis.comparisons.iter();
+    let shown = shown.filter(|one| one.headline && one.ratio.is_some());
+    let shown: Vec<&Comparison> = shown.collect();
     let curves = || {
         let mut factors = analysis.factors.keys();
         factors.any(|factor| numbers(analysis, factor).is_some())
@@ -98,9 +96,8 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
     }
     let labels = analysis.by_label();
     let named = distinct(shown.iter().map(|comparison| comparison.platform.clone()));
-    let offsets: Vec<&str> = std::iter::once(" ")
-        .chain(named.iter().map(String::as_str))
-        .collect();
+    let mut offsets = vec![" "];
+    offsets.extend(named.iter().map(String::as_str));
     let mut values = Vec::new();
     let mut rows: Vec<String> = Vec::new();
     let mut known: HashSet<String> = HashSet::new();
@@ -109,10 +106,8 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
         let interval = comparison.interval();
         let summary = labels.get(comparison.treatment.as_str())?;
         // The rest of the label, since the platform is shown by colour: workload, metric, levels.
-        let levels = summary
-            .short
-            .strip_prefix(&summary.treatment.platform)
-            .unwrap_or(&summary.short);
+        let levels = summary.short.strip_prefix(&summary.treatment.platform);
+        let levels = levels.unwrap_or(&summary.short);
         // The distinguishing part comes first: a narrow page cuts the ends of rows.
         let row = format!("{}{levels} · {}", comparison.workload, comparison.title);
         if known.insert(row.clone()) {
@@ -146,22 +141,13 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
     if rows.is_empty() {
         return None;
     }
-    let spans: Vec<f64> = shown
-        .iter()
-        .flat_map(|comparison| {
-            let interval = comparison.interval();
-            let ends = interval.map(|interval| [interval.low, interval.high]);
-            comparison
-                .ratio
-                .into_iter()
-                .chain(ends.into_iter().flatten())
-        })
-        .filter(|value| value.is_finite() && *value > 0.0)
-        .collect();
-    let kinds: Kinds = shown
-        .iter()
-        .map(|comparison| comparison.certainty)
-        .collect();
+    let spans = shown.iter().flat_map(|one| {
+        let ends = one.interval().map(|ends| [ends.low, ends.high]);
+        one.ratio.into_iter().chain(ends.into_iter().flatten())
+    });
+    let spans = spans.filter(|value| value.is_finite() && *value > 0.0);
+    let spans: Vec<f64> = spans.collect();
+    let kinds: Kinds = shown.iter().map(|one| one.certainty).collect();
     // Leaves space on the right for the printed ratio, and a minimum span so that noise does not look large.
     let low = spans.iter().copied().fold(0.8, f64::min) * 0.93;
     let most = spans.iter().copied().fold(1.25, f64::max);
