@@ -4,7 +4,7 @@
 use crate::cli::Cli;
 use clap::{CommandFactory, Parser};
 use std::fs;
-use vtax_testkit::pages;
+use vtax_testkit::{pages, workspace};
 
 /// What the commands of a shell block need before they can run. A block without a need is run by a test.
 const NEEDS: [&str; 8] = [
@@ -140,7 +140,7 @@ fn a_command_in_a_code_span_has_a_known_subcommand_and_known_options() {
 
 #[test]
 fn the_goals_of_make_in_the_documentation_are_in_the_makefile() {
-    let makefile = fs::read_to_string(pages::root().join("Makefile")).unwrap();
+    let makefile = fs::read_to_string(workspace::root().join("Makefile")).unwrap();
     let mut wrong = Vec::new();
     for page in pages::all() {
         let lines = pages::blocks(&page);

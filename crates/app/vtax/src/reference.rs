@@ -10,7 +10,7 @@ use vtax_core::metric::{self, Better, FAMILIES, METRICS, Measure, Metric};
 use vtax_host::settings::Parameter;
 use vtax_lab::plan::Catalogue;
 use vtax_lab::reasons::REASONS;
-use vtax_testkit::pages;
+use vtax_testkit::workspace;
 
 /// The start of a page: its title, what it lists, and how it is made.
 fn start(title: &str, about: &str) -> String {
@@ -207,7 +207,7 @@ fn records() -> String {
          | `trials/NNNN.again-1`, `trials/NNNN.failed-1` | a trial that did not count, beside its replacement |\n\
          | `analysis.json`, `report.html`, `figures/` | written by `vtax report`: [figures and data](../howto/figures-and-data.md) |",
     );
-    let text = fs::read_to_string(pages::root().join(SOURCE)).unwrap();
+    let text = fs::read_to_string(workspace::root().join(SOURCE)).unwrap();
     let mut comment = String::new();
     let mut is_open = false;
     for line in text.lines() {
@@ -257,7 +257,7 @@ fn prose(comment: &str) -> String {
 
 #[test]
 fn the_generated_pages_are_those_of_the_parser_and_the_catalogues() {
-    let folder = pages::root().join("docs/reference");
+    let folder = workspace::root().join("docs/reference");
     let mut differ = Vec::new();
     for (name, text) in [
         ("commands.md", command_line()),

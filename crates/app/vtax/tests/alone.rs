@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use vtax_testkit::pages::{crates, root};
+use vtax_testkit::workspace::{crates, named, root};
 
 /// The crate and all crates of the workspace that it is built from.
 fn with_dependencies(of: &str) -> BTreeSet<String> {
@@ -13,15 +13,8 @@ fn with_dependencies(of: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut left = vec![of.to_owned()];
     while let Some(name) = left.pop() {
-        let manifest = fs::read_to_string(folders[&name].join("Cargo.toml")).unwrap();
-        let (_, section) = manifest.split_once("\n[dependencies]").unwrap_or_default();
-        let lines = section.lines().take_while(|line| !line.starts_with('['));
-        let names = lines.filter_map(|line| line.split_whitespace().next());
-        left.extend(
-            names
-                .filter(|used| folders.contains_key(*used))
-                .map(str::to_owned),
-        );
+        let used = named(&folders[&name], "dependencies");
+        left.extend(used.into_iter().filter(|used| folders.contains_key(used)));
         found.insert(name);
     }
     found

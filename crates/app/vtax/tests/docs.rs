@@ -15,6 +15,7 @@ use vtax_testbed::Settings;
 use vtax_testbed::cost::CostModel;
 use vtax_testkit::pages::{self, Block};
 use vtax_testkit::results::Fake;
+use vtax_testkit::workspace;
 
 /// A part of a plan, completed with the other required parts.
 fn completed(part: &str) -> String {
@@ -59,7 +60,7 @@ fn read(block: &Block, file: &Path) -> Result<(), String> {
         // A part of a model: it is added to a shipped one.
         "cost-model" => {
             let shipped = "crates/lab/testbed/src/cost-models/sandy-bridge.toml";
-            let shipped = fs::read_to_string(pages::root().join(shipped)).unwrap();
+            let shipped = fs::read_to_string(workspace::root().join(shipped)).unwrap();
             fs::write(file, shipped + &block.text).unwrap();
             CostModel::read(file)
                 .map(drop)
@@ -92,7 +93,7 @@ fn every_toml_block_of_the_documentation_passes_its_reader() {
 /// Makes what the commands of the pages read: the repository's plans, runs of one plan, and the results of others.
 fn prepare(work: &Path) {
     for part in ["plans", "papers"] {
-        std::os::unix::fs::symlink(pages::root().join(part), work.join(part)).unwrap();
+        std::os::unix::fs::symlink(workspace::root().join(part), work.join(part)).unwrap();
     }
     for (name, vm_cost) in [
         ("base", 3.0),
@@ -181,7 +182,7 @@ fn fragments(text: &str) -> Vec<String> {
 
 #[test]
 fn every_link_of_the_documentation_leads_to_a_file_and_a_heading_and_stays_in_the_site() {
-    let site = pages::root().join("docs").canonicalize().unwrap();
+    let site = workspace::root().join("docs").canonicalize().unwrap();
     let mut seen = 0;
     let mut wrong = Vec::new();
     for page in pages::all() {
@@ -218,7 +219,7 @@ const OF_OTHERS: [&str; 2] = ["docs/design/host-cgroups.md", "docs/getting-start
 #[test]
 fn every_page_that_a_file_of_the_repository_names_exists() {
     let mut files = Vec::new();
-    let mut folders = vec![pages::root()];
+    let mut folders = vec![workspace::root()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -246,7 +247,7 @@ fn every_page_that_a_file_of_the_repository_names_exists() {
             let name = name.trim_end_matches('.');
             let is_ours =
                 !is_path_of_another && name.ends_with(".md") && !OF_OTHERS.contains(&name);
-            if is_ours && !pages::root().join(name).exists() {
+            if is_ours && !workspace::root().join(name).exists() {
                 wrong.push(format!("{}: {name}", pages::name(file)));
             }
         }
@@ -256,7 +257,7 @@ fn every_page_that_a_file_of_the_repository_names_exists() {
 
 #[test]
 fn the_contents_of_the_site_list_every_page_once() {
-    let docs = pages::root().join("docs");
+    let docs = workspace::root().join("docs");
     let contents = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
     let mut wrong = Vec::new();
     for page in pages::all() {

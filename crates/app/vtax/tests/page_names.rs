@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use vtax_testkit::pages::{crates, root};
+use vtax_testkit::workspace::{crates, named, root};
 
 /// Paths of the repository's files and directories, and the text of its code.
 struct Tree {
@@ -211,16 +211,6 @@ fn the_layout_in_the_design_names_every_crate_and_no_module_that_is_not_there() 
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
-/// The packages that a section of a crate's manifest names.
-fn section(of: &str, title: &str) -> Vec<String> {
-    let manifest = fs::read_to_string(crates()[of].join("Cargo.toml")).unwrap();
-    let section = manifest.split(title).nth(1).unwrap_or_default();
-    let lines = section.lines().take_while(|line| !line.starts_with('['));
-    let names = lines.filter_map(|line| line.split_whitespace().next());
-    let names = names.filter(|name| *name != "#");
-    names.map(str::to_owned).collect()
-}
-
 /// The first name of each row of a page's tables.
 fn rows(page: &str) -> BTreeSet<String> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -232,12 +222,12 @@ fn rows(page: &str) -> BTreeSet<String> {
 fn the_page_of_dependencies_gives_a_reason_for_each_that_the_manifests_name() {
     let page = fs::read_to_string(root().join("docs/reference/dependencies.md")).unwrap();
     let (shipped, of_tests) = page.split_once("## In tests only").unwrap();
-    let crates: Vec<String> = crates().into_keys().collect();
-    let all = |title: &str| -> BTreeSet<String> {
-        let names = crates.iter().flat_map(|name| section(name, title));
+    let folders: Vec<PathBuf> = crates().into_values().collect();
+    let all = |section: &str| -> BTreeSet<String> {
+        let names = folders.iter().flat_map(|folder| named(folder, section));
         names.filter(|name| !name.starts_with("vtax-")).collect()
     };
-    let (used, tested) = (all("\n[dependencies]"), all("\n[dev-dependencies]"));
+    let (used, tested) = (all("dependencies"), all("dev-dependencies"));
     assert!(used.len() > 30, "{used:?}");
     assert_eq!(rows(shipped), used);
     assert_eq!(rows(of_tests), tested.difference(&used).cloned().collect());

@@ -37,6 +37,7 @@ pub mod pages;
 pub mod results;
 mod skipping;
 pub mod stand_in;
+pub mod workspace;
 
 pub use harness::{Test, child_of_a_test, main};
 pub use inventory;

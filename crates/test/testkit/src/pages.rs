@@ -4,7 +4,7 @@
 //! The first word of a fence is the language of its block. The words after it name the reader of a TOML block, or what
 //! the commands of a shell block need before they can run.
 
-use std::collections::BTreeMap;
+use crate::workspace::root;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -19,11 +19,6 @@ pub struct Block {
     pub marks: Vec<String>,
     /// The lines between the fences.
     pub text: String,
-}
-
-/// The root directory of the repository.
-pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
 /// `README.md` and every page below `docs`, in order of name.
@@ -42,23 +37,6 @@ pub fn all() -> Vec<PathBuf> {
     }
     pages.sort();
     pages
-}
-
-/// The folder of each crate of the workspace, by the name of its package.
-pub fn crates() -> BTreeMap<String, PathBuf> {
-    let below = |folder: &Path| -> Vec<PathBuf> {
-        let entries = fs::read_dir(folder).unwrap();
-        let paths = entries.map(|entry| entry.unwrap().path());
-        paths.filter(|path| path.is_dir()).collect()
-    };
-    let rooms = below(&root().join("crates"));
-    let folders = rooms.iter().flat_map(|room| below(room));
-    let named = folders.map(|folder| {
-        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
-        let name = manifest.split('"').nth(1).unwrap().to_owned();
-        (name, folder)
-    });
-    named.collect()
 }
 
 /// The path of a page below the root directory.
