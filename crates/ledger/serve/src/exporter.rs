@@ -2,6 +2,7 @@
 //! `vtax exporter`: passes on this thread, scrapes on the server's, and one shared snapshot between them. A scrape
 //! reads nothing of the host, so scrapers add no work. Each thread is sandboxed.
 
+use crate::jail;
 use crate::metrics::{self, Own};
 use crate::outage::Outage;
 use crate::push::{Message, PushError, PushOptions, Pusher};
@@ -12,9 +13,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
-use vtax_charge::Problems;
-use vtax_charge::jail;
-use vtax_charge::{LedgerSnapshot, Watch};
+use vtax_charge::jail::{ReaderAccess, enter_reader};
+use vtax_charge::{LedgerSnapshot, Problems, Watch};
 use vtax_http::metrics::Format;
 use vtax_http::unix::Users;
 use vtax_http::{Address, Limits, ListenError, Listeners, Request, Response, Server, Token};
@@ -241,14 +241,14 @@ pub fn run(
     for note in watch.notes() {
         warn!("{note}");
     }
-    jail::enter_reader(jail::ReaderAccess {
+    enter_reader(ReaderAccess {
         queues: pusher.is_some(),
         shares: shares.is_some(),
-        ..jail::ReaderAccess::default()
+        ..ReaderAccess::default()
     })?;
     watch.run(options.interval, stop, |snapshot, took| match snapshot {
         Ok(snapshot) => {
-            outage.end();
+            outage.succeed();
             own.passes += 1;
             own.pass_seconds = took.as_secs_f64();
             let unserved: Vec<String> = shares
@@ -271,7 +271,7 @@ pub fn run(
         Err(error) => {
             let why = error.to_string();
             shared.fail(&why);
-            outage.go_on(&why);
+            outage.fail(&why);
         }
     })?;
     if let Some(pusher) = pusher {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The commands of charge-back: `vtax top`, a table; `vtax exporter`, metrics for Prometheus; `vtax charge`, records for
-//! billing; `vtax cap`, quotas of guests that include the host's work for them.
+//! The ledger for others: `vtax top`, a table; `vtax exporter`, metrics for Prometheus, by scrape and push; shares for
+//! guests.
 //!
-//! All four read snapshots of one ledger, which a [`vtax_charge::Watch`] takes once an interval. See
+//! All read snapshots of one ledger, which a [`vtax_charge::Watch`] takes once an interval. See
 //! `docs/howto/charge-guests.md`.
 
 #![cfg_attr(
@@ -11,6 +11,7 @@
 )]
 
 pub mod exporter;
+mod jail;
 mod metrics;
 mod outage;
 pub mod push;

@@ -14,6 +14,7 @@ pub use crate::metrics::PushState;
 pub use destination::{Destination, Protocol};
 pub use message::Message;
 
+use crate::jail;
 use crate::metrics::{self, Own};
 use crate::roster::Listing;
 use message::Losses;
@@ -25,7 +26,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vtax_charge::LedgerSnapshot;
-use vtax_charge::jail;
 use vtax_http::{Token, TokenError};
 use wire::Pass;
 
