@@ -540,8 +540,9 @@ pub fn table(survey: &Survey, width: usize) -> String {
             facts.join(", ")
         );
         lines.extend([String::new(), cut(&clean(&head), width)]);
-        let ratio = "ratio to its baseline [95 % CI], machines apart by, verdict";
-        let mut table = Table::new(["metric", "median (least to most)", ratio], 0..0);
+        // The second number is the factor by which machines are apart.
+        let ratio = "ratio [95 % CI], factor between machines, verdict";
+        let mut table = Table::new(["metric", "median (range)", ratio], 0..0);
         let mut heading = None;
         for of in kind.findings.iter().filter(is_headline) {
             let here = (&of.plan, &of.plan_sha256, &of.treatment);
@@ -559,10 +560,12 @@ pub fn table(survey: &Survey, width: usize) -> String {
         lines.push("  intervals are adjusted for the number of ratios of the kind".to_owned());
     }
     if survey.twice > 0 {
-        let twice = counted(survey.twice, "directory").replace("directorys", "directories");
-        lines.push(format!(
-            "  {twice} hold a run that another one holds already, and are left out"
-        ));
+        let holds = if survey.twice == 1 {
+            "directory holds a run that another one holds already, and is left out"
+        } else {
+            "directories hold runs that others hold already, and are left out"
+        };
+        lines.push(format!("  {} {holds}", survey.twice));
     }
     let causes = survey.causes.iter();
     lines.extend(causes.map(|cause| format!("  left out: {}", clean(cause))));
@@ -587,6 +590,10 @@ fn row(finding: &Finding) -> [String; 3] {
         format!("{value} {range}{apart}, {verdict}")
     });
     let ratio = ratio.or_else(|| finding.note.clone());
-    let spread = format!("{median} ({min} to {max})");
+    let spread = if min == max {
+        median
+    } else {
+        format!("{median} ({min} to {max})")
+    };
     [finding.metric.clone(), spread, ratio.unwrap_or_default()]
 }

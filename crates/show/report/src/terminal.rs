@@ -213,7 +213,17 @@ impl Page {
         let comma = if unit.is_empty() { "" } else { ", " };
         let label_width = self.width - 62;
         let title = format!("{}{comma}{unit}", clean(&metric.title));
-        let title = pad(&cut(&title, label_width + 22), label_width + 25);
+        let shown = |own: &MetricSummary| {
+            let Shown { value, range, .. } =
+                scaled(own.description.mean, own.interval, scale, String::new());
+            format!("{value} {range}")
+        };
+        let means = treatments.iter().filter_map(|summary| mine(summary));
+        // The mark follows after a space.
+        let mean_width = means.map(|own| columns(&shown(&own)) + 1).max();
+        let mean_width = mean_width.unwrap_or_default().max(19);
+        let title_width = label_width + 6 + mean_width;
+        let title = pad(&cut(&title, title_width - 3), title_width);
         let header = format!("  {title}{:20}  difference", "tax");
         self.line(&self.paint(DIM, &header));
         for summary in treatments {
@@ -228,9 +238,7 @@ impl Page {
                 self.missing(&label, summary);
                 continue;
             };
-            let Shown { value, range, .. } =
-                scaled(own.description.mean, own.interval, scale, String::new());
-            let mean = pad(&format!("{value} {range}"), 19);
+            let mean = pad(&shown(&own), mean_width);
             let key = (summary.treatment.label.as_str(), metric.name.as_str());
             let comparison = compared.get(&key).copied();
             let (tax, verdict) = match comparison {

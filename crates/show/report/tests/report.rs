@@ -8,7 +8,7 @@ use vtax_core::Source;
 use vtax_report::analysis::analyse;
 use vtax_report::html::write_report;
 use vtax_report::{export, figures, terminal};
-use vtax_results::stats::{SteadyState, Verdict};
+use vtax_results::stats::{Interval, SteadyState, Verdict};
 use vtax_results::{ResultsDir, Stage};
 use vtax_testkit::results::Fake;
 
@@ -742,4 +742,34 @@ fn the_figure_of_taxes_says_which_side_is_dearer_and_its_line_crosses_no_text() 
         read += 1;
     }
     assert!(read > 10, "{read} texts: {svg}");
+}
+
+#[test]
+fn a_long_mean_in_the_terminals_table_stays_apart_from_its_mark_and_the_tax() {
+    let (_folder, _, mut analysis) = run(&Fake::default());
+    for own in analysis
+        .treatments
+        .iter_mut()
+        .flat_map(|of| &mut of.metrics)
+    {
+        own.description.mean = 0.068_312;
+        own.interval = Some(Interval {
+            low: 0.068_231,
+            high: 0.068_392,
+        });
+        own.modelled = true;
+    }
+    let table = terminal::table(&analysis, 80, false);
+    let rows: Vec<&str> = table
+        .lines()
+        .filter(|line| line.contains("0.0683"))
+        .collect();
+    assert!(!rows.is_empty(), "{table}");
+    for row in rows {
+        let (_, after) = row.split_once(']').unwrap();
+        assert!(
+            after.starts_with(" m ") || after.starts_with(" E "),
+            "{row}"
+        );
+    }
 }
