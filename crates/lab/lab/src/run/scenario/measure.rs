@@ -550,7 +550,7 @@ fn in_window(work: &WorkDone, seconds: f64) -> Work {
 mod tests {
     use super::super::observation::{
         ObservedGuest,
-        tests::{observed, snapshot},
+        tests::{between, observed, snapshot},
     };
     use super::*;
     use vtax_load::workload::check::{Amount, Claim};
@@ -576,17 +576,7 @@ mod tests {
         };
         let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
         let guests = [observed("target", "client", true)];
-        let observation = Observation {
-            begin: &begin,
-            end: &end,
-            processors: 1,
-            guests: &guests,
-            guest: 0,
-            energy: &[],
-            idle: None,
-            inner: None,
-            host: Source::Measured,
-        };
+        let observation = between(&begin, &end, &guests);
         let of = |rate: f64, account| {
             let result = WorkloadResult {
                 claims: vec![Claim::at_most("payload", Amount::PerSecond(rate), account)],
@@ -613,17 +603,7 @@ mod tests {
         let counters = |at: f64| [("target", counter::CPU_TOTAL, 0.2 * at)];
         let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
         let guests = [observed("target", "client", false)];
-        let observation = Observation {
-            begin: &begin,
-            end: &end,
-            processors: 1,
-            guests: &guests,
-            guest: 0,
-            energy: &[],
-            idle: None,
-            inner: None,
-            host: Source::Measured,
-        };
+        let observation = between(&begin, &end, &guests);
         let start = |own: f64, launch| {
             let result = WorkloadResult {
                 own_cpu: Some(own),
@@ -667,21 +647,16 @@ mod tests {
             ]
         };
         let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
-        let target = ObservedGuest {
+        let guests = [ObservedGuest {
             is_paced,
             ..observed("target", "client", true)
-        };
+        }];
         let energy = [("energy.model.host_joules".to_owned(), source)];
         let observation = Observation {
-            begin: &begin,
-            end: &end,
             processors: 2,
-            guests: &[target],
-            guest: 0,
             energy: &energy,
             idle,
-            inner: None,
-            host: Source::Measured,
+            ..between(&begin, &end, &guests)
         };
         observation.metrics(&WorkloadResult {
             work: Some(WorkDone::Rate(Work {
@@ -753,15 +728,8 @@ mod tests {
             observed("pi", "pi.client", true),
         ];
         let of = |guest| Observation {
-            begin: &begin,
-            end: &end,
-            processors: 1,
-            guests: &guests,
             guest,
-            energy: &[],
-            idle: None,
-            inner: None,
-            host: Source::Measured,
+            ..between(&begin, &end, &guests)
         };
         let result = WorkloadResult {
             work: Some(WorkDone::Rate(Work {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests that a report's figure of CPU over time, drawn from a trial's samples, sums to the trial's own metrics.
 
-use super::tests::{observed, snapshot};
+use super::tests::{between, observed, snapshot};
 use super::*;
 use crate::place::actor::Column;
 use vtax_core::counter;
@@ -37,15 +37,8 @@ fn both(
     };
     let (begin, end) = (at(2), at(2 + LENGTH));
     let observation = Observation {
-        begin: &begin,
-        end: &end,
         processors,
-        guests,
-        guest: 0,
-        energy: &[],
-        idle: None,
-        inner: None,
-        host: Source::Measured,
+        ..between(&begin, &end, guests)
     };
     let metrics = observation.metrics(&WorkloadResult::default());
     let stages = Stage::ALL.into_iter();

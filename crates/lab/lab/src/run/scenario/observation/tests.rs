@@ -41,16 +41,10 @@ fn traced(stolen: f64) -> CpuShares {
         ]
     };
     let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
+    let guests = alone(false);
     let observation = Observation {
-        begin: &begin,
-        end: &end,
         processors: 2,
-        guests: &alone(false),
-        guest: 0,
-        energy: &[],
-        idle: None,
-        inner: None,
-        host: Source::Measured,
+        ..between(&begin, &end, &guests)
     };
     observation.cpu().unwrap()
 }
@@ -86,6 +80,25 @@ pub(in crate::run) fn observed(owner: &str, client: &str, is_vm: bool) -> Observ
     }
 }
 
+/// The observation of the first of some guests, on one processor without a meter.
+pub(in crate::run) fn between<'a>(
+    begin: &'a Snapshot,
+    end: &'a Snapshot,
+    guests: &'a [ObservedGuest],
+) -> Observation<'a> {
+    Observation {
+        begin,
+        end,
+        processors: 1,
+        guests,
+        guest: 0,
+        energy: &[],
+        idle: None,
+        inner: None,
+        host: Source::Measured,
+    }
+}
+
 #[test]
 fn what_neighbours_do_is_neither_the_targets_nor_the_rest() {
     let counters = |at: f64| {
@@ -106,15 +119,9 @@ fn what_neighbours_do_is_neither_the_targets_nor_the_rest() {
         observed("pi", "pi.client", false),
     ];
     let of = |guest| Observation {
-        begin: &begin,
-        end: &end,
         processors: 2,
-        guests: &guests,
         guest,
-        energy: &[],
-        idle: None,
-        inner: None,
-        host: Source::Measured,
+        ..between(&begin, &end, &guests)
     };
     let cpu = of(0).cpu().unwrap();
     for (stage, expected) in [
@@ -158,15 +165,8 @@ fn a_watcher_sees_every_actor_and_all_work_of_the_host() {
         observed("pi", "pi.client", false),
     ];
     let observation = Observation {
-        begin: &begin,
-        end: &end,
         processors: 2,
-        guests: &guests,
-        guest: 0,
-        energy: &[],
-        idle: None,
-        inner: None,
-        host: Source::Measured,
+        ..between(&begin, &end, &guests)
     };
     let actors = observation.actors();
     let found: Vec<(&str, &str, f64)> = actors
@@ -212,16 +212,10 @@ fn shares(idle: f64, target: f64, client: f64, is_vm: bool) -> CpuShares {
             ("vtax", counter::CPU_TOTAL, 0.1),
         ],
     );
+    let guests = alone(is_vm);
     let observation = Observation {
-        begin: &begin,
-        end: &end,
         processors: 2,
-        guests: &alone(is_vm),
-        guest: 0,
-        energy: &[],
-        idle: None,
-        inner: None,
-        host: Source::Measured,
+        ..between(&begin, &end, &guests)
     };
     observation.cpu().unwrap()
 }
@@ -279,16 +273,10 @@ fn a_domains_time_comes_on_top_of_what_dom0_did() {
     let begin = counters(5, 7.0, 1.0, 0.0, 0.0);
     let end = counters(15, 12.0, 4.0, 1.8, 1.0);
     let energy = [("model.joules".to_owned(), Source::Modelled)];
+    let guests = alone(false);
     let observation = Observation {
-        begin: &begin,
-        end: &end,
-        processors: 1,
-        guests: &alone(false),
-        guest: 0,
         energy: &energy,
-        idle: None,
-        inner: None,
-        host: Source::Measured,
+        ..between(&begin, &end, &guests)
     };
     let cpu = observation.cpu().unwrap();
     assert!((cpu.busy - 8.0).abs() < 1e-9, "5 s and 3 s: {cpu:?}");
