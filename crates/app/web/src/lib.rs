@@ -173,13 +173,13 @@ pub fn run(
         Ok(mut snapshot) => {
             // A source that cannot be read at all is a problem of every interval.
             snapshot.problems.extend(notes.iter().cloned());
-            outage.end();
+            outage.succeed();
             problems.report_new(&snapshot.problems, &mut |problem| warn!("{problem}"));
             live.show(snapshot);
         }
         Err(error) => {
             let why = error.to_string();
-            outage.go_on(&why);
+            outage.fail(&why);
             live.fail(&why);
         }
     })?;

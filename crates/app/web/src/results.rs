@@ -41,7 +41,7 @@ pub struct Results {
     root: PathBuf,
     findings: Mutex<HashMap<PathBuf, (SystemTime, Arc<Findings>)>>,
     /// The problems of lists that are in the log.
-    told: Mutex<Problems>,
+    reported: Mutex<Problems>,
 }
 
 /// The list of runs.
@@ -114,7 +114,7 @@ impl Results {
         Self {
             root: root.to_owned(),
             findings: Mutex::default(),
-            told: Mutex::default(),
+            reported: Mutex::default(),
         }
     }
 
@@ -141,9 +141,9 @@ impl Results {
             Err(error) if error.is_not_found() => {}
             Err(error) => problems.push(error.to_string()),
         }
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.report_new(&problems, &mut |problem| warn!("{problem}"));
-        drop(told);
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.report_new(&problems, &mut |problem| warn!("{problem}"));
+        drop(reported);
         // RFC 3339 in UTC sorts as text.
         runs.sort_by(|a, b| b.started.cmp(&a.started).then_with(|| a.dir.cmp(&b.dir)));
         RunList {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Both methods of charge-back side by side on this machine's kernel, over the same windows:
-//! `make bench-charge`, or `cargo bench -p vtax-observe --bench charge_windows`.
+//! `make bench-charge`, or `cargo bench -p vtax-charge --bench charge_windows`.
 //!
 //! Containers (a control group and a network namespace each) receive datagrams of 64 bytes at fixed
 //! rates from a client in another namespace. One process charges them by both methods at once, so that

@@ -3,8 +3,9 @@
 //! caused it or to the host, or is reported as unattributed.
 //!
 //! [`Charger`] runs one pass per interval: it finds the guests, reads their own use ([`Usage`]), asks a [`Method`]
-//! which guests the soft interrupts worked for ([`IoCharge`]), and closes the [`Ledger`]. `docs/why/charge.md` defines each
-//! number and its accuracy.
+//! which guests the soft interrupts worked for ([`IoCharge`]), and closes the [`Ledger`]. A [`Watch`] takes a
+//! [`LedgerSnapshot`] of each interval, with the names of its guests; [`records`] are those of `vtax charge`.
+//! `docs/why/charge.md` defines each number and its accuracy.
 
 #![cfg_attr(
     not(test),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Observation of a host during a trial: CPU time by owner, interrupts, device and hardware counters, all read on one monotonic clock by one thread.
+//! Counters of a host: CPU time by owner, interrupts, devices and hardware counters, all read on one monotonic clock by
+//! one thread.
 //!
-//! The flow: [`counters`] and the meters of `vtax-meter` are *instruments*; an [`Observer`] reads every instrument once per period on a
-//! thread of its own and passes each reading to a [`Sink`]. [`Observer::mark`] takes an extra reading immediately, and
-//! the difference of two marks is the cost of a trial. See `docs/reference/observe.md`.
+//! The flow: [`counters`] and the meters of `vtax-meter` are *instruments*; an [`Observer`] reads every instrument once per
+//! period on a thread of its own and passes each reading to a [`Sink`]. [`Observer::mark`] takes an extra reading
+//! immediately, and the difference of two marks is the cost of a trial. See `docs/reference/observe.md`.
 
 #![cfg_attr(
     not(test),

@@ -7,22 +7,22 @@ use tracing::{info, warn};
 #[derive(Debug, Default)]
 pub struct Outage {
     failed: u64,
-    told: Option<String>,
+    logged: Option<String>,
 }
 
 impl Outage {
     /// A pass has failed. It is logged if it is the first one, or fails for another reason than the one before.
-    pub fn go_on(&mut self, why: &str) {
+    pub fn fail(&mut self, why: &str) {
         self.failed += 1;
-        if self.told.as_deref() != Some(why) {
+        if self.logged.as_deref() != Some(why) {
             warn!("a pass failed, and the numbers of the last good one are kept: {why}");
-            self.told = Some(why.to_owned());
+            self.logged = Some(why.to_owned());
         }
     }
 
     /// A pass has succeeded.
-    pub fn end(&mut self) {
-        if std::mem::take(&mut self.told).is_some() {
+    pub fn succeed(&mut self) {
+        if std::mem::take(&mut self.logged).is_some() {
             info!(
                 "passes succeed again, {} failed",
                 std::mem::take(&mut self.failed)
@@ -39,12 +39,12 @@ mod tests {
     fn an_outage_is_in_the_log_once_for_each_reason_with_its_end() {
         let logged = vtax_log::testing::logged(|| {
             let mut outage = Outage::default();
-            outage.end();
+            outage.succeed();
             for why in ["no file", "no file", "no memory"] {
-                outage.go_on(why);
+                outage.fail(why);
             }
-            outage.end();
-            outage.end();
+            outage.succeed();
+            outage.succeed();
         });
         let of = "vtax_serve::outage";
         let failed = "a pass failed, and the numbers of the last good one are kept";

@@ -48,7 +48,7 @@ pub struct FrontEnd {
     pub connection: Option<Connection>,
     retry: Option<Nanos>,
     /// Whether the log says that it cannot connect.
-    is_told: bool,
+    is_logged: bool,
     warnings: Spaced,
     connects: Spaced,
     disconnects: Spaced,
@@ -62,7 +62,7 @@ impl FrontEnd {
             side,
             connection: None,
             retry: None,
-            is_told: false,
+            is_logged: false,
             warnings: Spaced::default(),
             connects: Spaced::default(),
             disconnects: Spaced::default(),
@@ -141,7 +141,7 @@ impl FrontEnd {
         match poller.watch_level(&connection, Token::FrontEnd(self.id)) {
             Ok(()) => {
                 self.connection = Some(connection);
-                self.is_told = false;
+                self.is_logged = false;
                 if let Some(more) = self.connects.admit() {
                     info!("port {}: its front end has connected{more}", self.name);
                 }
@@ -178,8 +178,8 @@ impl FrontEnd {
                 self.retry = None;
                 self.connected(socket, poller);
             }
-            Err(cause) if !self.is_told => {
-                self.is_told = true;
+            Err(cause) if !self.is_logged => {
+                self.is_logged = true;
                 info!(
                     "port {}: no front end at {} yet, it is tried again: {cause}",
                     self.name,

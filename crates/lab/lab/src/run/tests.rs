@@ -36,9 +36,9 @@ impl Scripted {
 impl Experiment for Scripted {
     fn new_run(&self) -> NewRun<'_> {
         NewRun {
-            plan_text: "told",
+            plan_text: "example",
             files: "",
-            name: "told",
+            name: "example",
             description: "",
             is_quick: false,
             place: "local",
@@ -265,7 +265,7 @@ fn the_log_has_the_start_each_failure_and_retry_and_the_end_of_a_run() {
     let results = bench.folder.path().join("results");
     let expected = [
         format!(
-            "<6>the run of told begins at local into {}: 6 trials to run, 0 finished",
+            "<6>the run of example begins at local into {}: 6 trials to run, 0 finished",
             results.display()
         ),
         "<7>trial 0000 of block 1 begins: a".to_owned(),
@@ -273,7 +273,7 @@ fn the_log_has_the_start_each_failure_and_retry_and_the_end_of_a_run() {
         "<6>trial 0001, b, is suspect: somebody else worked".to_owned(),
         "<6>trial 0000 runs again: it failed: it did not boot".to_owned(),
         "<6>trial 0001 runs again: somebody else worked".to_owned(),
-        "<6>the run of told has ended: 8 trials ran, 0 were finished, 0 failed".to_owned(),
+        "<6>the run of example has ended: 8 trials ran, 0 were finished, 0 failed".to_owned(),
     ];
     let mut left = lines.iter();
     for line in &expected {
@@ -292,13 +292,13 @@ fn the_log_says_why_a_run_is_refused_or_ends_early_and_what_does_not_run_again()
     // A process that another test has just forked may still hold it: the other runs have states of their own.
     drop(lock);
     let is = |lines: &[String], start: &str| lines.iter().any(|line| line.starts_with(start));
-    let busy = "<4>the run of told is refused: another vtax run is on this host (process ";
+    let busy = "<4>the run of example is refused: another vtax run is on this host (process ";
     assert!(is(&refused, busy), "{refused:#?}");
     let bench = Bench::new();
     let ended = logged(|| {
         let _ = bench.run(&mut Scripted::new(&[Well, Failed, Failed], 0.5));
     });
-    let early = "<3>the run of told ends early: b failed 2 times in a row";
+    let early = "<3>the run of example ends early: b failed 2 times in a row";
     assert!(is(&ended, early), "{ended:#?}");
     let bench = Bench::new();
     let suspect = logged(|| drop(bench.run(&mut Scripted::new(&[Suspect], 0.0)).unwrap()));

@@ -59,7 +59,7 @@ impl Default for Losses {
 
 /// Whether a failed attempt is a message: the first one, and later each with twice as many before it. With the longest
 /// wait between two attempts these are a dozen in a day.
-pub(super) fn is_told(failed: u32) -> bool {
+pub(super) fn is_logged(failed: u32) -> bool {
     failed == 1 || (failed >= 8 && failed.is_power_of_two())
 }
 
@@ -81,8 +81,8 @@ mod tests {
     }
 
     #[test]
-    fn a_long_outage_is_told_of_ever_more_rarely() {
-        let told: Vec<u32> = (1..100).filter(|failed| is_told(*failed)).collect();
-        assert_eq!(told, [1, 8, 16, 32, 64]);
+    fn a_long_outage_is_logged_ever_more_rarely() {
+        let logged: Vec<u32> = (1..100).filter(|failed| is_logged(*failed)).collect();
+        assert_eq!(logged, [1, 8, 16, 32, 64]);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The thread that sends what is queued, oldest first.
 
-use super::message::{Message as LogMessage, is_told};
+use super::message::{Message as LogMessage, is_logged};
 use super::queue::Batch;
 use super::wire::{self, Pass};
 use super::{Destination, Inside, Protocol, PushError, PushOptions, Shared};
@@ -208,7 +208,7 @@ impl Sender {
                 }
                 inside.state.failures += 1;
                 failed = failed.saturating_add(1);
-                if is_told(failed) {
+                if is_logged(failed) {
                     let waiting = inside.queue.samples();
                     let line = format!(
                         "cannot push to {}: {why}; it is tried again after {failed} attempts, and {waiting} samples wait",
