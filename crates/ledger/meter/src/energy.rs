@@ -17,7 +17,7 @@ use vtax_observe::counters::{Change, Counter, Rule};
 ///
 /// ```
 /// use vtax_observe::counters::Change;
-/// use crate::EnergyCounter;
+/// use vtax_meter::EnergyCounter;
 /// use vtax_core::{Joules, Nanoseconds, Watts};
 ///
 /// const SECOND: u64 = 1_000_000_000;
