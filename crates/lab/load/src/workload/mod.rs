@@ -10,9 +10,9 @@ mod board;
 pub mod check;
 pub mod command;
 mod cpu;
-mod cyclictest;
 mod disk_read;
 mod driver;
+mod hackbench;
 mod hping3;
 mod http_batch;
 mod http_closed;
@@ -70,7 +70,7 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &sip::Sip,
         &cpu::Cpu,
         &stress_ng::StressNg,
-        &cyclictest::Cyclictest,
+        &hackbench::Hackbench,
         &disk_read::DiskRead,
         &command::Command,
     ]

@@ -56,10 +56,7 @@ const RECORDED: &[(&str, &str)] = &[
     ("sip", include_str!("../../tests/data/sip.csv")),
     ("cpu", include_str!("../../tests/data/cpu.json")),
     ("stress-ng", include_str!("../../tests/data/stress-ng.yaml")),
-    (
-        "cyclictest",
-        include_str!("../../tests/data/cyclictest.json"),
-    ),
+    ("hackbench", include_str!("../../tests/data/hackbench.txt")),
     ("disk-read", include_str!("../../tests/data/disk-read.json")),
     (
         "iperf3-receive",
