@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
+use vtax_guest::platform::bubblewrap::Bubblewrap;
 use vtax_guest::platform::container::Container;
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::{GuestFiles, Platform};
@@ -34,7 +35,7 @@ fn hold_cells() {
         recipe: String::new(),
     };
     let mut disks = disks(&folder).unwrap().into_iter();
-    let here: Vec<&dyn Platform> = [&Native as &dyn Platform, &Container]
+    let here: Vec<&dyn Platform> = [&Native as &dyn Platform, &Container, &Bubblewrap]
         .into_iter()
         .filter(|platform| platform.check(&Settings::default()).is_ok())
         .collect();
@@ -75,7 +76,7 @@ fn hold_cells() {
 fn disks(folder: &Path) -> Result<Vec<PathBuf>, HostError> {
     let first = scratch::image(&folder.join("cache"), 1)?;
     let mut disks = vec![first];
-    for number in 1..4 {
+    for number in 1..6 {
         let disk = folder.join(format!("cache/scratch-of-{number}.ext4"));
         if !disk.exists() {
             fs::copy(&disks[0], &disk).map_err(HostError::file("copy to", &disk))?;

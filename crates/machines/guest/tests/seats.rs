@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vtax_core::owner::Owner;
+use vtax_guest::platform::bubblewrap::Bubblewrap;
 use vtax_guest::platform::container::Container;
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::{Platform, Target};
@@ -23,6 +24,7 @@ fn together(test: impl Fn(&mut Bench, &[&dyn Platform])) {
         &[&Native as &dyn Platform, &Container][..],
         &[&Native, &Native],
         &[&Container, &Native, &Container],
+        &[&Bubblewrap, &Native],
     ] {
         let checked = platforms
             .iter()

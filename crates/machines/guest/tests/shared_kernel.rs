@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 use vtax_core::Source;
 use vtax_core::owner::Owner;
+use vtax_guest::platform::bubblewrap::Bubblewrap;
 use vtax_guest::platform::container::{Container, Runtime, runtime};
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::nspawn::Nspawn;
@@ -21,7 +22,7 @@ use vtax_testkit::{skip, skip_in_part};
 /// Runs the same test on every such platform; reports platforms that cannot run here.
 fn on_each(test: impl Fn(&mut Bench, &dyn Platform)) {
     let mut bench = Bench::new();
-    for platform in [&Native as &dyn Platform, &Container, &Nspawn] {
+    for platform in [&Native as &dyn Platform, &Container, &Nspawn, &Bubblewrap] {
         match platform.check(&Settings::default()) {
             Ok(()) => test(&mut bench, platform),
             Err(error) => skip_in_part(&format!("{}: {error}", platform.kind())),
@@ -313,6 +314,36 @@ fn a_container_of_nspawn_has_its_own_namespaces_and_less_than_all_capabilities()
     assert_eq!(command & (1 << 16 | 1 << 17), 0, "{command:x}");
     let facts = &target.about().environment;
     assert!(facts["nspawn.version"].contains("systemd"), "{facts:?}");
+    target.stop().unwrap();
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn a_command_of_bubblewrap_has_its_own_namespaces_and_a_containers_capabilities() {
+    let mut bench = Bench::new();
+    if let Err(error) = Bubblewrap.check(&Settings::default()) {
+        skip!("{error}");
+    }
+    let (cell, mut target) = boot(&mut bench, &Bubblewrap, config("bubblewrap"));
+    assert_eq!(shell(&mut *target, "hostname"), "target\n");
+    let processes = shell(&mut *target, "ls -d /proc/[0-9]* | wc -l");
+    assert!(processes.trim().parse::<u32>().unwrap() < 10, "{processes}");
+    let effective = shell(
+        &mut *target,
+        "sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status",
+    );
+    let effective = u64::from_str_radix(effective.trim(), 16).unwrap();
+    // CAP_SETUID, which servers need, is granted; CAP_SYS_MODULE, CAP_SYS_RAWIO and CAP_SYS_ADMIN are not.
+    assert_eq!(
+        effective & (1 << 7 | 1 << 16 | 1 << 17 | 1 << 21),
+        1 << 7,
+        "{effective:x}"
+    );
+    let facts = &target.about().environment;
+    assert!(
+        facts["bubblewrap.version"].contains("bubblewrap"),
+        "{facts:?}"
+    );
     target.stop().unwrap();
     cell.destroy().unwrap();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Platforms, which boot the target of a workload. One file each; [`all`] registers them.
 
+pub mod bubblewrap;
 pub mod container;
 mod jobs;
 pub mod native;
@@ -37,6 +38,7 @@ pub fn all() -> &'static [&'static dyn Platform] {
         &native::Native,
         &container::Container,
         &nspawn::Nspawn,
+        &bubblewrap::Bubblewrap,
         &qemu::Qemu,
         &vmm::Vmm::CloudHypervisor,
         &vmm::Vmm::Firecracker,

@@ -8,7 +8,7 @@ use vtax_core::{Base, Quantity, Unit, counted, metric};
 use vtax_results::{Trial, Work};
 
 /// The kinds of platforms whose guests run on the host's kernel.
-const SHARE_KERNEL: [&str; 3] = ["native", "container", "systemd-nspawn"];
+const SHARE_KERNEL: [&str; 4] = ["native", "container", "systemd-nspawn", "bubblewrap"];
 /// The mean times of treatments agree within this share.
 const AGREES_WITHIN: f64 = 0.02;
 /// Shorter commands are those that end with their work.
