@@ -2,7 +2,8 @@
 //! Creates, extends and reads a results directory; the only module with its layout.
 
 use super::{
-    FORMAT, HistogramRecord, ResultsError, RunInfo, SampleReader, SampleWriter, Trial, histograms,
+    FORMAT, HistogramRecord, ResultsError, RunInfo, SampleReader, SampleWriter, Trial, Work,
+    histograms,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -77,9 +78,8 @@ impl ResultsDir {
         dir.write("plan.toml", plan_text.as_bytes())?;
         dir.write("host.json", &to_json(&path.join("host.json"), host)?)?;
         dir.write(RUN, &to_json(&path.join(RUN), run)?)?;
-        if let Some(parent) = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty())
+        if let Some(parent) = path.parent()
+            && !parent.as_os_str().is_empty()
         {
             Dir::open(parent)?.sync()?;
         }
@@ -248,9 +248,8 @@ impl ResultsDir {
     /// Every existing trial, in order of its index. An unreadable trial is an error of its own and does not stop the
     /// iteration.
     pub fn trials(&self) -> impl Iterator<Item = Result<Trial, ResultsError>> + '_ {
-        self.trial_indexes()
-            .into_iter()
-            .map(|index| self.trial(index))
+        let indexes = self.trial_indexes().into_iter();
+        indexes.map(|index| self.trial(index))
     }
 
     /// The indexes of the existing trials.
@@ -398,30 +397,22 @@ impl TrialWriter {
     pub fn finish(mut self, mut trial: Trial) -> Result<PathBuf, ResultsError> {
         trial.format = FORMAT;
         trial.index = self.index;
-        let Trial {
-            metrics,
-            suspect,
-            work,
-            ..
-        } = &mut trial;
-        metrics.retain(|name, metric| {
+        trial.metrics.retain(|name, metric| {
             let value = metric.quantity.value;
             if !value.is_finite() {
-                suspect.push(format!(
+                trial.suspect.push(format!(
                     "{name} was not a finite number ({value}) and is left out"
                 ));
             }
             value.is_finite()
         });
-        if let Some(amount) = work
-            .as_ref()
-            .map(|work| work.amount)
-            .filter(|amount| !amount.is_finite())
+        if let Some(Work { amount, .. }) = &trial.work
+            && !amount.is_finite()
         {
-            suspect.push(format!(
+            trial.suspect.push(format!(
                 "the work done was not a finite number ({amount}) and is left out"
             ));
-            *work = None;
+            trial.work = None;
         }
         self.dir.remove_all(EVENTS)?;
         let file = self.path().join("trial.json");
@@ -471,23 +462,22 @@ pub(super) fn read_trial(
         "Move {} away and run the plan again on this directory: only that trial is repeated",
         directory.display()
     );
+    let corrupted = |why: String| ResultsError::Corrupted {
+        path: file.clone(),
+        why,
+        remedy: remedy.clone(),
+    };
     let mut trial: Trial = match read_json(&results.dir, &below.join("trial.json"), &remedy) {
         Err(ResultsError::File(error)) if error.is_not_found() => {
-            return Err(ResultsError::Corrupted {
-                path: file,
-                why: "it is missing".to_owned(),
-                remedy,
-            });
+            return Err(corrupted("it is missing".to_owned()));
         }
         other => other?,
     };
     if trial.index != index {
-        let why = format!("it says that it is trial {}", trial.index);
-        return Err(ResultsError::Corrupted {
-            path: file,
-            why,
-            remedy,
-        });
+        return Err(corrupted(format!(
+            "it says that it is trial {}",
+            trial.index
+        )));
     }
     trial.check(&file)?;
     trial.part_disturbances();

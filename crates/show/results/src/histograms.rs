@@ -84,13 +84,8 @@ pub(super) fn write(trial: &Dir, records: &[HistogramRecord]) -> Result<(), Resu
         .with_max_value_divisor(NANOSECONDS_PER_MILLISECOND)
         .begin_log_with(&mut text, &mut serializer)
         .map_err(|error| refused(error.to_string()))?;
-    for HistogramRecord {
-        actor,
-        metric,
-        window,
-        histogram,
-    } in ordered
-    {
+    for record in ordered {
+        let (actor, metric, window) = (&record.actor, &record.metric, record.window);
         let name = format!("{actor}.{metric}");
         let is_read_again = !metric.contains('.') && !actor.is_empty() && !metric.is_empty();
         let tag = match Tag::new(&name) {
@@ -99,7 +94,7 @@ pub(super) fn write(trial: &Dir, records: &[HistogramRecord]) -> Result<(), Resu
         };
         let length = window.1.saturating_since(window.0);
         log.write_histogram(
-            histogram,
+            &record.histogram,
             Duration::from_nanos(window.0.0),
             Duration::from_nanos(length.0),
             Some(tag),

@@ -156,16 +156,15 @@ impl FromStr for Gate {
             .trim()
             .parse()
             .map_err(|_| wrong(start, "the limit is not a number"))?;
-        let limit = match is_of_one_run {
-            true if !number.is_finite() || number <= 0.0 => {
-                return Err(wrong(start, "the limit is not a finite number above 0"));
-            }
-            true => number,
-            false if !number.is_finite() || number <= -100.0 => {
-                return Err(wrong(start, "the limit is not a finite number above -100"));
-            }
-            false => 1.0 + number / 100.0,
+        let (least, problem, limit) = if is_of_one_run {
+            (0.0, "the limit is not a finite number above 0", number)
+        } else {
+            let ratio = 1.0 + number / 100.0;
+            (-100.0, "the limit is not a finite number above -100", ratio)
         };
+        if !number.is_finite() || number <= least {
+            return Err(wrong(start, problem));
+        }
         let named = subject.trim();
         let (metric, subject_name) = match named.split_once(" of ") {
             Some((metric, name)) => (metric.trim(), Some(name.trim())),
@@ -193,21 +192,6 @@ impl FromStr for Gate {
 }
 
 impl Gate {
-    /// The label of the treatment or the name of the platform; `None` for all treatments.
-    pub fn subject(&self) -> Option<&str> {
-        self.subject.as_deref()
-    }
-
-    /// The name of the metric.
-    pub fn metric(&self) -> &str {
-        &self.metric
-    }
-
-    /// Whether the limit is for the tax of one run, which needs no base run.
-    pub fn is_of_one_run(&self) -> bool {
-        self.is_of_one_run
-    }
-
     /// Whether the gate applies to a treatment with this label on this platform.
     pub fn applies_to(&self, treatment: &str, platform: &str) -> bool {
         let subject = self.subject.as_deref();

@@ -9,6 +9,7 @@ use super::directory::{TRIALS, trial_name};
 use super::{Aside, ResultsDir, ResultsError, TrialOutcome};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs;
@@ -71,16 +72,12 @@ impl Machine {
     /// Differences in kind between two machines, in words; empty for machines of one kind.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let (mine, theirs) = (self.kind(), other.kind());
-        let of = |kind: &BTreeMap<&str, String>, name| {
-            kind.get(name)
-                .cloned()
-                .unwrap_or_else(|| "unknown".to_owned())
-        };
-        KIND.iter()
-            .map(|(_, name)| (*name, of(&mine, *name), of(&theirs, *name)))
-            .filter(|(_, mine, theirs)| mine != theirs)
-            .map(|(name, mine, theirs)| format!("{name}: {mine}, {theirs}"))
-            .collect()
+        let differing = KIND.iter().filter_map(|(_, name)| {
+            let (mine, theirs) = (mine.get(name), theirs.get(name));
+            let [one, other] = [mine, theirs].map(|fact| fact.map_or("unknown", String::as_str));
+            (mine != theirs).then(|| format!("{name}: {one}, {other}"))
+        });
+        differing.collect()
     }
 }
 
@@ -111,12 +108,8 @@ pub struct Together<'a> {
     pub notes: Vec<String>,
 }
 
-/// The trials of one machine in one block.
-#[derive(Default)]
-struct Part<'a> {
-    trials: BTreeMap<u32, &'a ResultsDir>,
-    complete: usize,
-}
+/// The trials of one machine in one block, each with its directory.
+type Part<'a> = BTreeMap<u32, &'a ResultsDir>;
 
 /// Selects for each block the machine with the most complete trials of it; the first one of equals.
 ///
@@ -145,59 +138,50 @@ pub fn together<'a>(directories: &[&'a ResultsDir]) -> Result<Together<'a>, Resu
             let Some((machine, name)) = own else {
                 continue;
             };
-            let at = match places.get(name) {
-                Some(at) => *at,
-                None => {
-                    if let Some(other) = of.first() {
-                        one_kind(first, other, directory, machine)?;
-                    }
-                    of.push(machine.clone());
-                    places.insert(name.clone(), of.len() - 1);
-                    of.len() - 1
+            let at = places.get(name).copied().unwrap_or(of.len());
+            if at == of.len() {
+                if let Some(other) = of.first() {
+                    one_kind(first, other, directory, machine)?;
                 }
-            };
+                of.push(machine.clone());
+                places.insert(name.clone(), at);
+            }
             let part = parts.entry(block).or_default().entry(at).or_default();
-            part.trials.entry(index).or_insert(directory);
+            part.entry(index).or_insert(directory);
         }
     }
     let mut found = Together::default();
     let mut chosen: HashMap<usize, usize> = HashMap::new();
     for (block, mut candidates) in parts {
-        let contested = candidates.len() > 1;
-        if contested {
-            for part in candidates.values_mut() {
-                let complete = |(index, from): &(&u32, &&ResultsDir)| {
-                    from.trial(**index)
-                        .is_ok_and(|trial| trial.outcome == TrialOutcome::Complete)
-                };
-                part.complete = part.trials.iter().filter(complete).count();
+        // Trials are read only where several machines ran the block.
+        let is_contested = candidates.len() > 1;
+        let complete = |part: &Part<'_>| {
+            let counts = |(index, from): &(&u32, &&ResultsDir)| from.is_complete(**index);
+            if is_contested {
+                part.iter().filter(counts).count()
+            } else {
+                0
             }
-        }
-        let best = candidates
-            .iter()
-            .map(|(at, part)| (part.complete, std::cmp::Reverse(*at)))
-            .max();
-        let Some((_, std::cmp::Reverse(at))) = best else {
+        };
+        let rank = |(at, part): &(&usize, &Part<'_>)| (complete(part), Reverse(**at));
+        let Some((&at, _)) = candidates.iter().max_by_key(rank) else {
             continue;
         };
-        let left: usize = candidates
-            .iter()
-            .filter(|(other, _)| **other != at)
-            .map(|(_, part)| part.trials.len())
-            .sum();
+        let part = candidates.remove(&at);
+        let left: usize = candidates.values().map(BTreeMap::len).sum();
         if left > 0 {
             found.notes.push(format!(
                 "block {block} was run on more than one machine: {left} trials of the other are left out, since pairs do not span machines"
             ));
         }
-        if let (Some(part), Some(machine)) = (candidates.remove(&at), of.get(at)) {
+        if let (Some(part), Some(machine)) = (part, of.get(at)) {
             let known = &mut found.machines;
             let place = *chosen.entry(at).or_insert_with(|| {
                 known.machines.push(machine.clone());
                 known.machines.len() - 1
             });
             known.blocks.insert(block, place);
-            found.trials.extend(part.trials);
+            found.trials.extend(part);
         }
     }
     Ok(found)
@@ -209,11 +193,8 @@ fn one_run(first: &ResultsDir, other: &ResultsDir) -> Result<(), ResultsError> {
     let (a, b) = (first.run(), other.run());
     let version = |of: &ResultsDir| -> Result<Option<String>, ResultsError> {
         let machines = of.machines()?;
-        Ok(machines
-            .machines
-            .first()
-            .and_then(Machine::vtax)
-            .map(str::to_owned))
+        let first = machines.machines.first();
+        Ok(first.and_then(Machine::vtax).map(str::to_owned))
     };
     let what = if a.plan_sha256 != b.plan_sha256 {
         "plans".to_owned()
@@ -270,10 +251,7 @@ impl ResultsDir {
         let host = self.host().unwrap_or(Value::Null);
         Ok(Machines {
             machines: vec![Machine { host }],
-            blocks: self
-                .run()
-                .schedule
-                .iter()
+            blocks: (self.run().schedule.iter())
                 .map(|entry| (entry.block, 0))
                 .collect(),
         })
@@ -295,15 +273,16 @@ impl ResultsDir {
         let schedule = &self.run().schedule;
         let mut whole: BTreeSet<u32> = schedule.iter().map(|entry| entry.block).collect();
         for (index, entry) in (0..).zip(schedule) {
-            let complete = || {
-                let trial = self.trial(index);
-                trial.is_ok_and(|trial| trial.outcome == TrialOutcome::Complete)
-            };
-            if whole.contains(&entry.block) && !complete() {
+            if whole.contains(&entry.block) && !self.is_complete(index) {
                 whole.remove(&entry.block);
             }
         }
         whole
+    }
+
+    fn is_complete(&self, index: u32) -> bool {
+        let trial = self.trial(index);
+        trial.is_ok_and(|trial| trial.outcome == TrialOutcome::Complete)
     }
 }
 
@@ -368,12 +347,12 @@ pub fn merge(sources: &[ResultsDir], into: &Path) -> Result<Vec<String>, Results
     }
     for source in from.iter().filter(|source| source.path() != target.path()) {
         for attempt in source.attempts() {
-            let chosen = target
-                .block_of(attempt.index)
-                .and_then(|block| found.machines.of(block))
-                .map(Machine::name);
             let block = target.block_of(attempt.index);
-            let its = block.and_then(|block| source.machines().ok()?.of(block).map(Machine::name));
+            let of = |machines: &Machines| Some(machines.of(block?)?.name());
+            let (chosen, its) = (
+                of(&found.machines),
+                of(&source.machines().unwrap_or_default()),
+            );
             if let (Some(name), true) = (attempt.path.file_name(), chosen == its) {
                 take(source, &trials, name)?;
             }

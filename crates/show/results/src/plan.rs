@@ -79,10 +79,7 @@ impl RunPlan {
 
     /// The keys that only one of two plans has, or that differ; `None` where a plan cannot be read.
     pub fn differing(&self, other: &Self) -> Option<Vec<String>> {
-        if self.keys.is_empty() || other.keys.is_empty() {
-            return None;
-        }
-        Some(differing(&self.keys, &other.keys))
+        self.differing_as("", other, "")
     }
 
     /// As [`RunPlan::differing`], where the workload `before` of this plan is compared with `after` of the other.
@@ -106,17 +103,10 @@ impl RunPlan {
         if let Some(name) = other.keys.get(&(new.clone() + "name")) {
             renamed.insert(new + "name", name.clone());
         }
-        Some(differing(&renamed, &other.keys))
+        let mut keys: BTreeSet<&String> = renamed.keys().chain(other.keys.keys()).collect();
+        keys.retain(|key| renamed.get(*key) != other.keys.get(*key));
+        Some(keys.into_iter().cloned().collect())
     }
-}
-
-/// The keys that only one of two plans has, or that differ.
-fn differing(mine: &BTreeMap<String, String>, theirs: &BTreeMap<String, String>) -> Vec<String> {
-    let all: BTreeSet<&String> = mine.keys().chain(theirs.keys()).collect();
-    let differing = all
-        .into_iter()
-        .filter(|key| mine.get(*key) != theirs.get(*key));
-    differing.cloned().collect()
 }
 
 fn gates(table: &Table) -> Result<Vec<PlannedGate>, PlanError> {

@@ -252,11 +252,8 @@ impl SampleReader {
         let again = file.try_clone().map_err(ResultsError::io("open", path))?;
         let file = guarded(|| SerializedFileReader::new(file)).map_err(&corrupted)?;
         let columns = file.metadata().file_metadata().schema_descr();
-        let found: Vec<&str> = columns
-            .columns()
-            .iter()
-            .map(|column| column.name())
-            .collect();
+        let found = columns.columns().iter().map(|column| column.name());
+        let found: Vec<&str> = found.collect();
         if found != ["t_ns", "owner", "metric", "unit", "kind", "source", "value"] {
             return Err(corrupted(refused(format!("its columns are {found:?}"))));
         }
@@ -354,28 +351,22 @@ impl<W: Fn(&Owner, &str) -> bool> Loader<'_, W> {
         let mut any = false;
         let mut described: Option<[Vec<ByteArray>; 3]> = None;
         for (row, (owner, metric)) in owners.iter().zip(&metrics).enumerate() {
-            let known = self
-                .index
-                .get(owner.data())
-                .and_then(|metrics| metrics.get(metric.data()));
-            let place = match known {
+            let known = self.index.get(owner.data());
+            let place = match known.and_then(|metrics| metrics.get(metric.data())) {
                 Some(place) => *place,
                 None => {
                     // Unit, kind and source are decoded only in row groups with a new series.
-                    if described.is_none() {
-                        described = Some([
-                            strings(group, 3, rows)?,
-                            strings(group, 4, rows)?,
-                            strings(group, 5, rows)?,
-                        ]);
-                    }
-                    let text = |column: usize| {
-                        described
-                            .as_ref()
-                            .and_then(|columns| columns.get(column)?.get(row))
-                            .map_or(&[][..], ByteArray::data)
+                    let columns = match &described {
+                        Some(columns) => columns,
+                        None => {
+                            let of = |column| strings(group, column, rows);
+                            &*described.insert([of(3)?, of(4)?, of(5)?])
+                        }
                     };
-                    self.admit(owner.data(), metric.data(), text(0), text(1), text(2))?
+                    let [unit, kind, source] = columns
+                        .each_ref()
+                        .map(|column| column.get(row).map_or(&[][..], ByteArray::data));
+                    self.admit([owner.data(), metric.data(), unit, kind, source])?
                 }
             };
             any |= place.is_some();
@@ -385,18 +376,14 @@ impl<W: Fn(&Owner, &str) -> bool> Loader<'_, W> {
             return Ok(());
         }
         let (mut times, mut values) = (Vec::new(), Vec::new());
-        match group.get_column_reader(0)? {
-            ColumnReader::Int64ColumnReader(mut reader) => {
-                reader.read_records(rows, None, None, &mut times)?
-            }
-            _ => return Err(refused("t_ns is not a 64-bit integer")),
+        let ColumnReader::Int64ColumnReader(mut reader) = group.get_column_reader(0)? else {
+            return Err(refused("t_ns is not a 64-bit integer"));
         };
-        match group.get_column_reader(6)? {
-            ColumnReader::DoubleColumnReader(mut reader) => {
-                reader.read_records(rows, None, None, &mut values)?
-            }
-            _ => return Err(refused("value is not a double")),
+        reader.read_records(rows, None, None, &mut times)?;
+        let ColumnReader::DoubleColumnReader(mut reader) = group.get_column_reader(6)? else {
+            return Err(refused("value is not a double"));
         };
+        reader.read_records(rows, None, None, &mut values)?;
         if !self.keeps {
             return Ok(());
         }
@@ -408,9 +395,8 @@ impl<W: Fn(&Owner, &str) -> bool> Loader<'_, W> {
         }
         for ((place, time), value) in places.iter().zip(times).zip(values) {
             if let Some(samples) = place.and_then(|place| self.series.get_mut(place)) {
-                samples
-                    .points
-                    .push((Nanoseconds(u64::try_from(time).unwrap_or(0)), value));
+                let at = Nanoseconds(u64::try_from(time).unwrap_or(0));
+                samples.points.push((at, value));
             }
         }
         Ok(())
@@ -418,11 +404,7 @@ impl<W: Fn(&Owner, &str) -> bool> Loader<'_, W> {
 
     fn admit(
         &mut self,
-        owner: &[u8],
-        metric: &[u8],
-        unit: &[u8],
-        kind: &[u8],
-        source: &[u8],
+        [owner, metric, unit, kind, source]: [&[u8]; LABELS],
     ) -> Result<Option<usize>, ParquetError> {
         self.seen += 1;
         if self.seen > MOST_SERIES || owner.len().max(metric.len()) > LONGEST_NAME {
@@ -432,7 +414,8 @@ impl<W: Fn(&Owner, &str) -> bool> Loader<'_, W> {
         }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (named, metric_text) = (Owner::from(text(owner)), text(metric));
-        let place = if (self.wanted)(&named, &metric_text) {
+        let mut place = None;
+        if (self.wanted)(&named, &metric_text) {
             let unit = text(unit)
                 .parse()
                 .map_err(|error: ParseUnitError| refused(error.to_string()))?;
@@ -447,18 +430,14 @@ impl<W: Fn(&Owner, &str) -> bool> Loader<'_, W> {
                 kind,
                 source: source.recorded_at(self.place),
             };
+            place = Some(self.series.len());
             self.series.push(Samples {
                 series,
                 points: Vec::new(),
             });
-            Some(self.series.len() - 1)
-        } else {
-            None
-        };
-        self.index
-            .entry(owner.to_vec())
-            .or_default()
-            .insert(metric.to_vec(), place);
+        }
+        let of_owner = self.index.entry(owner.to_vec()).or_default();
+        of_owner.insert(metric.to_vec(), place);
         Ok(place)
     }
 }
@@ -469,11 +448,9 @@ fn strings(
     rows: usize,
 ) -> Result<Vec<ByteArray>, ParquetError> {
     let mut values = Vec::new();
-    match group.get_column_reader(column)? {
-        ColumnReader::ByteArrayColumnReader(mut reader) => {
-            reader.read_records(rows, None, None, &mut values)?
-        }
-        _ => return Err(refused(format!("column {column} is not text"))),
+    let ColumnReader::ByteArrayColumnReader(mut reader) = group.get_column_reader(column)? else {
+        return Err(refused(format!("column {column} is not text")));
     };
+    reader.read_records(rows, None, None, &mut values)?;
     Ok(values)
 }

@@ -32,6 +32,30 @@ pub fn cut(text: &str, width: usize) -> String {
     }
 }
 
+/// At most `most` lines: the first ones, and for the others what `rest` says of their number.
+pub fn at_most(
+    mut lines: Vec<String>,
+    most: usize,
+    rest: impl FnOnce(usize) -> String,
+) -> Vec<String> {
+    let more = lines.len().saturating_sub(most);
+    lines.truncate(most);
+    if more > 0 {
+        lines.push(rest(more));
+    }
+    lines
+}
+
+/// The first of some items, and the number of the others: `a, b and 3 more`.
+pub fn few<T: AsRef<str>>(items: &[T], most: usize, separator: &str) -> String {
+    let shown: Vec<&str> = items.iter().take(most).map(AsRef::as_ref).collect();
+    let more = match items.len().saturating_sub(most) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    shown.join(separator) + &more
+}
+
 /// Rows of cells below headings, and titles between them.
 #[derive(Debug, Clone)]
 pub struct Table {
@@ -115,6 +139,16 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_left_out_of_a_list_is_counted() {
+        let items = ["a", "b", "c"].map(str::to_owned);
+        assert_eq!(few(&items, 3, ", "), "a, b, c");
+        assert_eq!(few(&items, 1, ", "), "a and 2 more");
+        let rest = |more| format!("{more} more");
+        assert_eq!(at_most(items.to_vec(), 3, rest), items);
+        assert_eq!(at_most(items.to_vec(), 1, rest), ["a", "2 more"]);
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_cells_and_the_first_is_cut_where_the_terminal_is_narrow() {

@@ -482,7 +482,7 @@ fn flat(length: usize, noise: f64, shape: impl Fn(f64) -> f64) -> f64 {
         let rates: Vec<f64> = (0..length)
             .map(|at| shape(at as f64) * (1.0 + noise * normal(&mut random)))
             .collect();
-        if classify(&rates, Better::Higher).class == SteadyState::Flat {
+        if classify(&rates, Better::Higher) == SteadyState::Flat {
             flat += 1;
         }
     }

@@ -302,14 +302,10 @@ fn series_are_classified_by_where_they_end() {
     ];
     for (levels, better, expected) in cases {
         let found = classify(&noisy(&mut random, levels), better);
-        assert_eq!(
-            found.class, expected,
-            "{levels:?} {better:?}: {:?}",
-            found.segments
-        );
+        assert_eq!(found, expected, "{levels:?} {better:?}");
     }
-    assert_eq!(classify(&[0.0; 30], Better::Lower).class, SteadyState::Flat);
-    assert_eq!(classify(&[7.5; 30], Better::Lower).class, SteadyState::Flat);
+    assert_eq!(classify(&[0.0; 30], Better::Lower), SteadyState::Flat);
+    assert_eq!(classify(&[7.5; 30], Better::Lower), SteadyState::Flat);
 }
 
 #[test]
@@ -318,7 +314,7 @@ fn steady_noise_is_rarely_taken_for_a_change() {
     let mut flat = 0;
     for _ in 0..200 {
         let found = classify(&noisy(&mut random, &[(30, 4.0)]), Better::Lower);
-        if found.class == SteadyState::Flat {
+        if found == SteadyState::Flat {
             flat += 1;
         }
     }

@@ -196,7 +196,7 @@ pub fn history(arguments: &HistoryArgs) -> Outcome {
     let of = arguments.of.into();
     // The metrics of gates are followed too.
     let mut metrics = arguments.metrics.clone();
-    metrics.extend(arguments.gates.iter().map(|gate| gate.metric().to_owned()));
+    metrics.extend(arguments.gates.iter().map(|gate| gate.metric.clone()));
     let history = history::history(&analyses(&arguments.results)?, of, &metrics);
     let gates = gate::judge_history(&arguments.gates, &history)?;
     if history.series.is_empty() {

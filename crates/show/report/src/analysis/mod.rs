@@ -473,7 +473,7 @@ fn row(read: &Read) -> TrialRow {
         }
         // A load that changes makes every series change, so a trial with phases has no steadiness class.
         if trial.phases.is_empty() {
-            steady.insert(name.to_owned(), classify(&found, better).class);
+            steady.insert(name.to_owned(), classify(&found, better));
         }
         series.push(RateSeries {
             name,

@@ -124,18 +124,16 @@ fn of_metric(
     } else {
         ["sample", "trial", "block", "machine"]
     };
-    let all: f64 = found.iter().flatten().map(|of| of.variance).sum();
-    let levels = names
-        .into_iter()
-        .zip(found)
-        .filter_map(|(level, component)| {
-            let variance = component?.variance;
-            Some(LevelVariance {
-                level,
-                sd: variance.sqrt(),
-                share: if all > 0.0 { variance / all } else { 0.0 },
-            })
-        });
+    let all: f64 = found.iter().flatten().sum();
+    let named = names.into_iter().zip(found);
+    let levels = named.filter_map(|(level, variance)| {
+        let variance = variance?;
+        Some(LevelVariance {
+            level,
+            sd: variance.sqrt(),
+            share: if all > 0.0 { variance / all } else { 0.0 },
+        })
+    });
     Some(levels.collect())
 }
 

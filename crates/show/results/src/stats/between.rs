@@ -28,8 +28,6 @@ pub struct Between {
     pub interval: Interval,
     /// Probability of groups this far apart where none differs (F).
     pub p: f64,
-    /// Standard deviation within groups.
-    pub within: f64,
 }
 
 /// Running moments of values: their number, their mean, and the sum of squares about it.
@@ -95,11 +93,6 @@ impl Groups {
         self.within += group.squares;
     }
 
-    /// Number of groups.
-    pub fn count(&self) -> usize {
-        self.means.len()
-    }
-
     /// Disagreement between the groups; `None` with fewer than two groups, or where none has two values.
     pub fn between(&self) -> Option<Between> {
         let (count, all) = (self.means.len(), self.values);
@@ -133,7 +126,6 @@ impl Groups {
             sd: variance.max(0.0).sqrt(),
             interval: Interval::finite(end(1.0 - ALPHA / 2.0), end(ALPHA / 2.0))?,
             p,
-            within: within.sqrt(),
         })
     }
 

@@ -44,42 +44,27 @@ pub fn ratio_over_time(
     let centre = after.logarithm - before.logarithm;
     let is_enough = n >= FEWEST_BLOCKS && after.windows().min(before.windows()) >= FEWEST_WINDOWS;
     let mut random = Random::new(seed);
-    let estimates: Vec<f64> = if is_enough {
-        (0..RESAMPLES)
-            .map(|_| after.resampled(&mut random) - before.resampled(&mut random))
-            .collect()
-    } else {
-        Vec::new()
-    };
-    // Resamples whose work is zero have no ratio.
-    let estimates: Vec<f64> = estimates
-        .into_iter()
-        .filter(|one| one.is_finite())
-        .collect();
-    let is_enough = is_enough && estimates.len() > RESAMPLES / 2;
+    let resamples = if is_enough { RESAMPLES } else { 0 };
     // A block of n contains a part of what it should be independent of: the variance is too small by 1 − 1 / n.
     let wider = n as f64 / (n.max(2) - 1) as f64;
-    let estimates: Vec<f64> = estimates
-        .into_iter()
+    // Resamples whose work is zero have no ratio.
+    let estimates: Vec<f64> = (0..resamples)
+        .map(|_| after.resampled(&mut random) - before.resampled(&mut random))
+        .filter(|one| one.is_finite())
         .map(|one| centre + (one - centre) * wider.sqrt())
         .collect();
+    let is_enough = estimates.len() > RESAMPLES / 2;
     let (variance, interval) = if is_enough {
         let sd = mean(&estimates).and_then(|mean| standard_deviation(&estimates, mean));
         (sd.map(|sd| sd * sd), expanded_percentiles(estimates, n))
     } else {
         (None, None)
     };
-    let p = student_p(centre, variance, n);
     let tax = finish(Tax {
-        ratio: centre,
-        interval,
         paired: false,
-        n,
-        effect: f64::NAN,
-        p,
-        student_p: p,
         smallest_p: if is_enough { 0.0 } else { 1.0 },
         sd: variance.map(|variance| (variance * n as f64).sqrt()),
+        ..Tax::by_student(centre, interval, n, student_p(centre, variance, n))
     })?;
     Ok(OverTime {
         tax,

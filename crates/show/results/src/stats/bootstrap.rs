@@ -37,6 +37,15 @@ impl Interval {
         }
     }
 
+    /// The interval from the lower of the two lower ends to the higher of the two upper ones.
+    #[must_use]
+    pub fn hull(self, other: Self) -> Self {
+        Self {
+            low: self.low.min(other.low),
+            high: self.high.max(other.high),
+        }
+    }
+
     pub(super) fn finite(low: f64, high: f64) -> Option<Self> {
         (low.is_finite() && high.is_finite()).then_some(Self { low, high })
     }

@@ -28,13 +28,21 @@ pub fn describe(values: &[f64]) -> Option<Description> {
         .filter(|value| value.is_finite())
         .collect();
     let mean = mean(&finite)?;
+    let (min, max) = extremes(finite.iter().copied());
     Some(Description {
         n: finite.len(),
         mean,
         median: median(&finite)?,
         sd: standard_deviation(&finite, mean),
-        min: finite.iter().copied().fold(f64::INFINITY, f64::min),
-        max: finite.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        min,
+        max,
+    })
+}
+
+/// The smallest and the largest of values; without any, infinity and its negative.
+pub fn extremes(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+        (low.min(value), high.max(value))
     })
 }
 
@@ -48,8 +56,7 @@ pub fn mean(values: &[f64]) -> Option<f64> {
         return None;
     }
     // Rounding can move the mean of equal values outside of their range.
-    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let (low, high) = extremes(values.iter().copied());
     Some(mean.max(low).min(high))
 }
 

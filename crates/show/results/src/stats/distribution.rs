@@ -3,6 +3,11 @@
 
 use std::f64::consts::{FRAC_2_PI, PI};
 
+/// The degrees of freedom of a mean of `n` values.
+pub(super) fn degrees(n: usize) -> u32 {
+    u32::try_from(n.saturating_sub(1)).unwrap_or(u32::MAX)
+}
+
 /// Probability that a standard normal variable is below `x`, to double precision for |x| < 7
 /// (Marsaglia 2004, "Evaluating the normal distribution").
 pub(super) fn normal_below(x: f64) -> f64 {

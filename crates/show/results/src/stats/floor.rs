@@ -3,7 +3,7 @@
 
 use super::bootstrap::Interval;
 use super::describe::mean;
-use super::distribution::student_quantile;
+use super::distribution::{degrees, student_quantile};
 use super::tax::{FEWEST_PAIRS, Tax};
 
 /// Confidence level of the floor.
@@ -26,8 +26,7 @@ pub fn noise_floor(pairs: &[(f64, f64)]) -> Option<f64> {
     let ratios = pairs.iter().zip(&baselines);
     let ratios: Vec<f64> = ratios.map(|((value, _), log)| value.ln() - log).collect();
     let variance = successive(&baselines)?.min(successive(&ratios)? / 2.0);
-    let degrees = u32::try_from(n - 1).unwrap_or(u32::MAX);
-    let half = student_quantile(CONFIDENCE, degrees) * (variance / n as f64).sqrt();
+    let half = student_quantile(CONFIDENCE, degrees(n)) * (variance / n as f64).sqrt();
     half.is_finite().then_some(half)
 }
 

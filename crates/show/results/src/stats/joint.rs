@@ -2,7 +2,7 @@
 //! Joint verdicts for several comparisons: adjusted p, and intervals consistent with it.
 
 use super::bootstrap::Interval;
-use super::distribution::student_quantile;
+use super::distribution::{degrees, student_quantile};
 use super::permutation::benjamini_hochberg;
 use super::tax::{ALPHA, Tax, Verdict, verdict};
 
@@ -48,8 +48,7 @@ pub fn judge_family(taxes: &[Tax], minimum_effect: f64) -> Vec<Judged> {
 /// The hull of Student's interval at that level and the 95 % interval, which may be a resampled one.
 fn wider(tax: &Tax, confidence: f64) -> Option<Interval> {
     let (alone, sd) = (tax.interval?, tax.sd?);
-    let degrees = u32::try_from(tax.n.checked_sub(1)?).unwrap_or(u32::MAX);
-    let half = student_quantile(confidence, degrees) * sd / (tax.n as f64).sqrt();
+    let half = student_quantile(confidence, degrees(tax.n)) * sd / (tax.n as f64).sqrt();
     let centre = tax.ratio.ln();
     Interval::finite(
         (centre - half).exp().min(alone.low),

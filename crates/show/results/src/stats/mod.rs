@@ -27,7 +27,7 @@ mod window;
 pub use between::{Between, Groups, Moments};
 pub use blocks::{FEWEST_BLOCKS, OverTime, ratio_over_time};
 pub use bootstrap::{Interval, RESAMPLES, mean_interval, positive_mean_interval};
-pub use describe::{Description, describe, mean, median, quantile};
+pub use describe::{Description, describe, extremes, mean, median, quantile};
 pub use divisive::{Changepoint, LONGEST_SERIES, changepoints};
 pub use floor::{above_floor, noise_floor};
 pub use joint::{Judged, judge_family};
@@ -38,11 +38,11 @@ pub use quantiles::{Unsupported, percentile, quantile_interval, supports, values
 pub use random::{Random, seed_of};
 pub use robust::{hodges_lehmann, outliers};
 pub use shift::{SHIFT_QUANTILES, confidence_of_each, shift_ratio};
-pub use steady::{Steadiness, SteadyState, classify, has_reading_each, rates};
+pub use steady::{SteadyState, classify, has_reading_each, rates};
 pub use tax::{
     FEWEST_PAIRS, NoTax, REPEATS_WITHIN, Tax, Verdict, exact_ratio, exact_verdict, paired_tax,
     ratio_of_taxes, tax_over, unpaired_tax, verdict,
 };
 pub use trend::{Trend, correlation, trend};
-pub use variance::{Component, Nested, best_repetitions, components};
+pub use variance::{Nested, best_repetitions, components};
 pub use window::{FEWEST_IN_WINDOW, ratio_to_window};

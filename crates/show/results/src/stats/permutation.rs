@@ -20,34 +20,27 @@ pub(super) fn smallest_flip_p(n: usize) -> f64 {
 pub(super) fn sign_flip_p(differences: &[f64], random: &mut Random) -> f64 {
     let n = differences.len();
     let threshold = at_least(differences.iter().sum::<f64>().abs(), differences);
-    let flipped = |signs: u64| -> f64 {
-        differences
-            .iter()
-            .enumerate()
-            .map(|(i, d)| if signs >> (i % 64) & 1 == 1 { -d } else { *d })
-            .sum::<f64>()
-            .abs()
+    // Each bit of `signs` is the sign of a difference.
+    let flipped = |signs: &[u64]| -> f64 {
+        let parts = differences.chunks(64).zip(signs);
+        let signed = parts.flat_map(|(part, signs)| {
+            let numbered = part.iter().enumerate();
+            numbered.map(move |(i, d)| if signs >> i & 1 == 1 { -d } else { *d })
+        });
+        signed.sum::<f64>().abs()
     };
     match 1u64.checked_shl(u32::try_from(n).unwrap_or(u32::MAX)) {
-        Some(all) if all <= EXACT_LIMIT => share((0..all).map(flipped), threshold, 0),
-        _ => share(
-            (0..DRAWS).map(|_| {
-                let mut bits = 0;
-                let sum: f64 = differences
-                    .iter()
-                    .enumerate()
-                    .map(|(i, d)| {
-                        if i % 64 == 0 {
-                            bits = random.bits();
-                        }
-                        if bits >> (i % 64) & 1 == 1 { -d } else { *d }
-                    })
-                    .sum();
-                sum.abs()
-            }),
-            threshold,
-            1,
-        ),
+        Some(all) if all <= EXACT_LIMIT => {
+            share((0..all).map(|signs| flipped(&[signs])), threshold, 0)
+        }
+        _ => {
+            let mut signs = vec![0; n.div_ceil(64)];
+            let draws = (0..DRAWS).map(|_| {
+                signs.fill_with(|| random.bits());
+                flipped(&signs)
+            });
+            share(draws, threshold, 1)
+        }
     }
 }
 
@@ -66,15 +59,9 @@ pub(super) fn exchange_p(first: &[f64], second: &[f64], random: &mut Random) -> 
         let mut chosen = (1u32 << m) - 1;
         let mut sums = Vec::new();
         while chosen < end && chosen != 0 {
-            sums.push(
-                pooled
-                    .iter()
-                    .enumerate()
-                    .filter(|(i, _)| chosen >> i & 1 == 1)
-                    .map(|(_, v)| v)
-                    .sum::<f64>()
-                    .abs(),
-            );
+            let all = pooled.iter().enumerate();
+            let own = all.filter(|(i, _)| chosen >> i & 1 == 1);
+            sums.push(own.map(|(_, value)| value).sum::<f64>().abs());
             // Gosper's hack: the next number with the same number of set bits.
             let lowest = chosen & chosen.wrapping_neg();
             let ripple = chosen + lowest;

@@ -2,7 +2,7 @@
 //! Number of repetitions needed to show an effect, or for an interval of a given width, from the observed scatter.
 
 use super::bootstrap::Interval;
-use super::distribution::student_quantile;
+use super::distribution::{degrees, student_quantile};
 use super::tax::FEWEST_PAIRS;
 
 /// Confidence level of the two-sided test with this power.
@@ -44,10 +44,6 @@ pub fn pairs_for_width(width: f64, half: f64, n: usize, confidence: f64) -> Opti
     let relative = |n: usize| student_quantile(confidence, degrees(n)) / (n as f64).sqrt();
     let most = width.ln_1p() / half.ln_1p() * relative(n);
     fewest(|n| half == 0.0 || relative(n) <= most)
-}
-
-fn degrees(n: usize) -> u32 {
-    u32::try_from(n.saturating_sub(1)).unwrap_or(u32::MAX)
 }
 
 /// The smallest number, from the fewest pairs that can show a difference, that `is_enough`; `None` above 100,000.

@@ -54,15 +54,6 @@ const SHORTEST_SEGMENT: usize = 3;
 /// Relative difference below which two levels are the same.
 const ONE_LEVEL: f64 = 0.03;
 
-/// A class with the evidence for it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Steadiness {
-    /// The class.
-    pub class: SteadyState,
-    /// The segments: start and mean of each.
-    pub segments: Vec<(usize, f64)>,
-}
-
 /// Classifies a series of rates taken at even intervals.
 ///
 /// As in the paper, outliers are replaced, changepoints in mean and variance are found by PELT with a penalty of 15 log
@@ -71,76 +62,36 @@ pub struct Steadiness {
 /// or 3 % of the last level (the paper uses a variance and an absolute time, which have no meaning for rates). A series
 /// of fewer than 45 points that would be flat by these rules has no steady state with a trend (Mann and Kendall, p <
 /// 0.01) of more than 3 %.
-pub fn classify(rates: &[f64], better: Better) -> Steadiness {
-    let finite: Vec<f64> = rates
-        .iter()
-        .copied()
-        .filter(|rate| rate.is_finite())
-        .collect();
+pub fn classify(rates: &[f64], better: Better) -> SteadyState {
+    let mut finite = rates.to_vec();
+    finite.retain(|rate| rate.is_finite());
     if finite.len() < SHORTEST {
-        return Steadiness {
-            class: SteadyState::TooShort,
-            segments: Vec::new(),
-        };
+        return SteadyState::TooShort;
     }
     let series = without_outliers(&finite);
     let starts = changepoints(&series);
-    let mut segments: Vec<Segment> = starts
-        .iter()
-        .enumerate()
-        .filter_map(|(i, start)| {
-            Segment::of(
-                &series,
-                *start,
-                starts.get(i + 1).copied().unwrap_or(series.len()),
-            )
-        })
+    let ends = starts.iter().copied().skip(1).chain([series.len()]);
+    let bounds = starts.iter().zip(ends);
+    let segments: Vec<Segment> = bounds
+        .filter_map(|(start, end)| Segment::of(&series, *start, end))
         .collect();
-    let Some(last) = segments.last().cloned() else {
-        return Steadiness {
-            class: SteadyState::TooShort,
-            segments: Vec::new(),
-        };
+    let Some(last) = segments.last() else {
+        return SteadyState::TooShort;
     };
-    while let [.., previous, end] = segments.as_slice() {
-        if !previous.same_level(&last) {
-            break;
-        }
-        let joined = Segment {
-            start: previous.start,
-            ..end.clone()
-        };
-        segments.truncate(segments.len() - 2);
-        segments.push(joined);
-    }
-    let steady_from = segments.last().map_or(0, |segment| segment.start);
-    let others: Vec<&Segment> = segments
-        .iter()
-        .rev()
-        .skip(1)
-        .filter(|segment| !segment.same_level(&last))
-        .collect();
-    let was_better = |segment: &&&Segment| match better {
+    let is_steady = |segment: &&Segment| segment.same_level(last);
+    let steady = segments.iter().rev().take_while(is_steady).last();
+    let steady_from = steady.map_or(last.start, |first| first.start);
+    let mut others = segments.iter().filter(|segment| !is_steady(segment));
+    let was_better = |segment: &Segment| match better {
         Better::Higher => segment.mean > last.mean,
         Better::Lower | Better::Neither => segment.mean < last.mean,
     };
-    let class = if others.is_empty() && has_trend(&finite) {
-        SteadyState::NoSteadyState
-    } else if others.is_empty() {
-        SteadyState::Flat
-    } else if steady_from > series.len() * 3 / 4 {
-        SteadyState::NoSteadyState
-    } else if others.iter().any(|segment| was_better(&segment)) {
-        SteadyState::Slowdown
-    } else {
-        SteadyState::WarmUp
-    };
-    Steadiness {
-        class,
-        segments: segments
-            .iter()
-            .map(|segment| (segment.start, segment.mean))
-            .collect(),
+    match others.clone().next() {
+        None if has_trend(&finite) => SteadyState::NoSteadyState,
+        None => SteadyState::Flat,
+        Some(_) if steady_from > series.len() * 3 / 4 => SteadyState::NoSteadyState,
+        Some(_) if others.any(was_better) => SteadyState::Slowdown,
+        Some(_) => SteadyState::WarmUp,
     }
 }
 
@@ -155,7 +106,7 @@ fn has_trend(series: &[f64]) -> bool {
         .is_some_and(|(trend, level)| trend.change.abs() > ONE_LEVEL * level.abs())
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Segment {
     start: usize,
     mean: f64,
@@ -217,11 +168,8 @@ fn changepoints(series: &[f64]) -> Vec<usize> {
     let n = series.len();
     // Centred and scaled, so that sums of squares keep their precision and the floor is relative.
     let centre = mean(series).unwrap_or(0.0);
-    let scale = series
-        .iter()
-        .map(|value| (value - centre).abs())
-        .fold(0.0, f64::max)
-        .max(1e-9 * centre.abs());
+    let distances = series.iter().map(|value| (value - centre).abs());
+    let scale = distances.fold(1e-9 * centre.abs(), f64::max);
     if scale == 0.0 {
         return vec![0];
     }
@@ -299,59 +247,38 @@ pub fn rates(
     step: Nanoseconds,
 ) -> Vec<f64> {
     const MOST: u64 = 100_000;
-    let steps = window
-        .1
-        .saturating_since(window.0)
-        .0
-        .checked_div(step.0)
-        .unwrap_or(0)
-        .min(MOST);
-    let mut cursor = 0usize;
-    let mut before: Option<f64> = None;
-    let mut rates = Vec::new();
-    for number in 0..=steps {
-        let edge = window.0.0.saturating_add(number * step.0);
-        match kind {
-            SeriesKind::Counter => {
-                while points.get(cursor + 1).is_some_and(|(at, _)| at.0 <= edge) {
-                    cursor += 1;
-                }
-                let here =
-                    points
-                        .get(cursor)
-                        .filter(|(at, _)| at.0 <= edge)
-                        .and_then(|(at, value)| match points.get(cursor + 1) {
-                            Some((next_at, next)) if next_at.0 > at.0 => Some(
-                                value
-                                    + (next - value)
-                                        * ((edge - at.0) as f64 / (next_at.0 - at.0) as f64),
-                            ),
-                            // Values beyond the last sample are unknown.
-                            _ => (at.0 == edge).then_some(*value),
-                        });
-                if let (Some(before), Some(here)) = (before, here) {
-                    rates.push((here - before) / step.as_secs_f64());
-                }
-                before = here;
+    let span = window.1.saturating_since(window.0).0;
+    let steps = span.checked_div(step.0).unwrap_or(0).min(MOST);
+    let edge = |number: u64| window.0.0.saturating_add(number * step.0);
+    let value_at = |edge: u64| {
+        let next = points.partition_point(|(at, _)| at.0 <= edge);
+        let (at, value) = points.get(next.checked_sub(1)?)?;
+        let passed = edge.checked_sub(at.0)?;
+        match points.get(next) {
+            Some((next_at, next)) if next_at.0 > at.0 => {
+                Some(value + (next - value) * (passed as f64 / (next_at.0 - at.0) as f64))
             }
-            SeriesKind::Gauge => {
-                let end = edge.saturating_add(step.0);
-                while points.get(cursor).is_some_and(|(at, _)| at.0 < edge) {
-                    cursor += 1;
-                }
-                let values: Vec<f64> = points
-                    .iter()
-                    .skip(cursor)
-                    .take_while(|(at, _)| at.0 < end)
-                    .map(|(_, value)| *value)
-                    .collect();
-                if number < steps {
-                    rates.extend(mean(&values));
-                }
-            }
+            // Values beyond the last sample are unknown.
+            _ => (passed == 0).then_some(*value),
+        }
+    };
+    match kind {
+        SeriesKind::Counter => {
+            let values: Vec<Option<f64>> = (0..=steps).map(|at| value_at(edge(at))).collect();
+            let pairs = values.iter().zip(values.iter().skip(1));
+            let rises = pairs.filter_map(|(before, here)| Some((*here)? - (*before)?));
+            rises.map(|rise| rise / step.as_secs_f64()).collect()
+        }
+        SeriesKind::Gauge => {
+            let mean_from = |edge: u64| {
+                let from = points.partition_point(|(at, _)| at.0 < edge);
+                let later = points.iter().skip(from);
+                let within = later.take_while(|(at, _)| at.0 < edge.saturating_add(step.0));
+                mean(&within.map(|(_, value)| *value).collect::<Vec<f64>>())
+            };
+            (0..steps).filter_map(|at| mean_from(edge(at))).collect()
         }
     }
-    rates
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::bootstrap::{
     FEWEST_TO_RESAMPLE, Interval, expanded_percentiles, resampled_means, student_interval,
 };
 use super::describe::{mean, standard_deviation};
-use super::distribution::{student_beyond, student_quantile};
+use super::distribution::{degrees, student_beyond, student_quantile};
 use super::permutation::{
     FEWEST_TO_FLIP, cliffs_delta, exchange_p, sign_flip_p, smallest_exchange_p, smallest_flip_p,
 };
@@ -41,6 +41,28 @@ pub struct Tax {
     /// another. `None` for a single pair.
     #[serde(default)]
     pub sd: Option<f64>,
+}
+
+impl Tax {
+    /// The tax of `n` pairs with the mean logarithm `centre`, by Student's t alone and without scatter; see [`finish`].
+    pub(super) fn by_student(
+        centre: f64,
+        interval: Option<Interval>,
+        n: usize,
+        student_p: f64,
+    ) -> Self {
+        Self {
+            ratio: centre,
+            interval,
+            paired: true,
+            n,
+            effect: f64::NAN,
+            p: student_p,
+            student_p,
+            smallest_p: 0.0,
+            sd: None,
+        }
+    }
 }
 
 /// The reason for a missing ratio.
@@ -168,15 +190,11 @@ pub fn paired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Tax,
         ),
     };
     finish(Tax {
-        ratio: centre,
-        interval: student_interval(&differences),
-        paired: true,
-        n,
         effect: cliffs_delta(treatment, baseline).unwrap_or(0.0),
         p,
-        student_p,
         smallest_p,
         sd: standard_deviation(&differences, centre),
+        ..Tax::by_student(centre, student_interval(&differences), n, student_p)
     })
 }
 
@@ -189,15 +207,9 @@ pub fn tax_over(machines: &Groups, effect: f64) -> Option<Tax> {
     let n = means.len();
     let p = student_p(centre, variance_of_mean(means), n);
     let tax = Tax {
-        ratio: centre,
-        interval: Some(student_interval(means)?),
-        paired: true,
-        n,
         effect,
-        p,
-        student_p: p,
-        smallest_p: 0.0,
         sd: standard_deviation(means, centre),
+        ..Tax::by_student(centre, Some(student_interval(means)?), n, p)
     };
     finish(tax).ok()
 }
@@ -212,9 +224,12 @@ pub fn unpaired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Ta
     let centre = mean(&log_treatment).ok_or(NoTax::NotFinite)?
         - mean(&log_baseline).ok_or(NoTax::NotFinite)?;
     let mut random = Random::new(seed);
+    let variance = variance_of_mean(&log_treatment)
+        .zip(variance_of_mean(&log_baseline))
+        .map(|(t, b)| t + b);
     let interval = match n {
-        0 | 1 => None,
-        few if few < FEWEST_TO_RESAMPLE => welch_interval(&log_treatment, &log_baseline, centre),
+        // The degrees of freedom of the smaller sample are the conservative end of Welch's.
+        ..FEWEST_TO_RESAMPLE => student_interval_of(centre, variance, n),
         _ => {
             let above = resampled_means(&log_treatment, &mut random);
             let below = resampled_means(&log_baseline, &mut random);
@@ -222,23 +237,13 @@ pub fn unpaired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Ta
             expanded_percentiles(above.iter().zip(below).map(|(t, b)| t - b).collect(), n)
         }
     };
-    let p = exchange_p(&log_treatment, &log_baseline, &mut random);
-    let effect = cliffs_delta(treatment, baseline).unwrap_or(0.0);
-    let smallest_p = smallest_exchange_p(treatment.len(), baseline.len());
-    let variance = variance_of_mean(&log_treatment)
-        .zip(variance_of_mean(&log_baseline))
-        .map(|(t, b)| t + b);
-    let student_p = student_p(centre, variance, n);
     finish(Tax {
-        ratio: centre,
-        interval,
         paired: false,
-        n,
-        effect,
-        p,
-        student_p,
-        smallest_p,
+        effect: cliffs_delta(treatment, baseline).unwrap_or(0.0),
+        p: exchange_p(&log_treatment, &log_baseline, &mut random),
+        smallest_p: smallest_exchange_p(treatment.len(), baseline.len()),
         sd: variance.map(|variance| (variance * n as f64).sqrt()),
+        ..Tax::by_student(centre, interval, n, student_p(centre, variance, n))
     })
 }
 
@@ -252,37 +257,23 @@ pub fn ratio_of_taxes(after: &Tax, before: &Tax) -> Result<Tax, NoTax> {
     let n = after.n.min(before.n);
     let variance = (log_variance(after).zip(log_variance(before))).map(|(new, old)| new + old);
     let centre = after.ratio.ln() - before.ratio.ln();
-    let degrees = u32::try_from(n.saturating_sub(1)).unwrap_or(u32::MAX);
-    let interval = match variance {
-        Some(variance) if degrees > 0 => {
-            let half = student_quantile(1.0 - ALPHA, degrees) * variance.sqrt();
-            Interval::finite(centre - half, centre + half)
-        }
-        _ => None,
-    };
-    let student_p = student_p(centre, variance, n);
+    let interval = student_interval_of(centre, variance, n);
     finish(Tax {
-        ratio: centre,
-        interval,
         paired: after.paired && before.paired,
-        n,
-        effect: f64::NAN,
-        p: student_p,
-        student_p,
         smallest_p: if n < FEWEST_PAIRS { 1.0 } else { 0.0 },
         sd: variance.map(|variance| (variance * n as f64).sqrt()),
+        ..Tax::by_student(centre, interval, n, student_p(centre, variance, n))
     })
 }
 
 /// The variance of the logarithm of a tax, by its scatter or, where that is more, by its interval, which may be widened
 /// to the noise floor. `None` for a single pair.
 fn log_variance(tax: &Tax) -> Option<f64> {
-    let degrees =
-        u32::try_from(tax.n.checked_sub(1).filter(|degrees| *degrees > 0)?).unwrap_or(u32::MAX);
     let scatter = tax.sd?.powi(2) / tax.n as f64;
     let interval = tax.interval?;
     let half = (interval.high / interval.low).ln() / 2.0;
-    Some(scatter.max((half / student_quantile(1.0 - ALPHA, degrees)).powi(2)))
+    let t = student_quantile(1.0 - ALPHA, degrees(tax.n));
+    (tax.n > 1).then(|| scatter.max((half / t).powi(2)))
 }
 
 /// The ratio of two exact values.
@@ -319,13 +310,12 @@ pub fn exact_verdict(ratio: f64, minimum_effect: f64) -> Verdict {
     }
 }
 
-/// Student's interval of a difference of means with unequal variances, with the smaller sample's degrees of freedom,
-/// the conservative end of Welch's.
-fn welch_interval(treatment: &[f64], baseline: &[f64], centre: f64) -> Option<Interval> {
-    let degrees =
-        u32::try_from(treatment.len().min(baseline.len()).checked_sub(1)?).unwrap_or(u32::MAX);
-    let variance = variance_of_mean(treatment)? + variance_of_mean(baseline)?;
-    let half = student_quantile(1.0 - ALPHA, degrees) * variance.sqrt();
+/// Student's interval around a centre with this variance, of n values; `None` for fewer than two.
+fn student_interval_of(centre: f64, variance: Option<f64>, n: usize) -> Option<Interval> {
+    let half = student_quantile(1.0 - ALPHA, degrees(n)) * variance?.sqrt();
+    if n < 2 {
+        return None;
+    }
     Interval::finite(centre - half, centre + half)
 }
 
@@ -335,12 +325,11 @@ pub(super) fn variance_of_mean(values: &[f64]) -> Option<f64> {
 
 /// Two-sided p of Student's t with n − 1 degrees of freedom.
 pub(super) fn student_p(centre: f64, variance: Option<f64>, n: usize) -> f64 {
-    let degrees = u32::try_from(n.saturating_sub(1)).unwrap_or(u32::MAX);
     match variance {
-        Some(variance) if variance > 0.0 && degrees > 0 => {
-            student_beyond(centre.abs() / variance.sqrt(), degrees)
+        Some(variance) if variance > 0.0 && n > 1 => {
+            student_beyond(centre.abs() / variance.sqrt(), degrees(n))
         }
-        Some(_) if centre != 0.0 && degrees > 0 => 0.0,
+        Some(_) if centre != 0.0 && n > 1 => 0.0,
         _ => 1.0,
     }
 }

@@ -3,7 +3,7 @@
 
 use super::Interval;
 use super::describe::{mean, standard_deviation};
-use super::distribution::student_quantile;
+use super::distribution::{degrees, student_quantile};
 
 /// The fewest values of a window whose scatter says how far a new one may lie from them.
 pub const FEWEST_IN_WINDOW: usize = 4;
@@ -20,7 +20,7 @@ pub fn ratio_to_window(window: &[f64], value: f64, confidence: f64) -> Option<(f
     let middle = mean(&logarithms)?;
     let deviation = standard_deviation(&logarithms, middle)?;
     let count = window.len() as f64;
-    let degrees = u32::try_from(window.len() - 1).ok()?;
+    let degrees = degrees(window.len());
     // The new value scatters as one of the window's, and the window's mean has an error.
     let half = student_quantile(confidence, degrees) * deviation * (1.0 + 1.0 / count).sqrt();
     let ratio = (value.ln() - middle).exp();

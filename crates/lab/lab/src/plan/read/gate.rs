@@ -96,7 +96,7 @@ impl Reader<'_, &Catalogue> {
         };
         let name = treatment.as_deref().or(platform.as_deref());
         match PlannedGate::new(&metric, name, &limit, of) {
-            Ok(planned) if planned.gate.is_of_one_run() && of == Of::Cost => {
+            Ok(planned) if planned.gate.is_of_one_run && of == Of::Cost => {
                 self.complain(place("of"), "a limit such as `> 2x` is for a tax")
                     .help_with(
                         "leave `of` out, or limit the change of the cost: limit = \"> +5%\"",
@@ -127,7 +127,7 @@ impl Reader<'_, &Catalogue> {
             };
             if !applies(false) {
                 let labels = all.iter().map(|treatment| treatment.record.label.as_str());
-                let name = planned.gate.subject().unwrap_or_default();
+                let name = planned.gate.subject.as_deref().unwrap_or_default();
                 let message = format!("the plan has no treatment `{name}`");
                 self.unknown(*offset, message, name, labels);
             } else if planned.of == Of::Tax && !applies(true) {
