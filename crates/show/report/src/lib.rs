@@ -19,6 +19,7 @@ pub mod gate;
 pub mod history;
 pub mod html;
 pub mod over_time;
+mod parallel;
 mod pdf;
 pub mod pipeline;
 pub mod platforms;

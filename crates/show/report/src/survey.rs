@@ -7,12 +7,11 @@
 
 use crate::analysis::TrialQuantile;
 use crate::export::{Dataset, Row, quantiles_of, rows_of};
+use crate::parallel::read_each;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::sync_channel;
-use std::sync::{Mutex, PoisonError};
 use vtax_core::{Source, Unit, counted};
 use vtax_results::numbers::{Shown, percent, plain, ratio};
 use vtax_results::stats::{
@@ -20,10 +19,8 @@ use vtax_results::stats::{
     judge_family, tax_over, verdict,
 };
 use vtax_results::text::{Table, clean, cut};
-use vtax_results::{Better, Machine, ResultsDir, ResultsError, Trial};
+use vtax_results::{Better, Machine, Metric, ResultsDir, ResultsError, RunInfo, Trial};
 
-/// Most directories that the readers may be ahead of the collector.
-const MOST_AHEAD: usize = 16;
 /// Most causes of unreadable results that are kept.
 const MOST_CAUSES: usize = 20;
 
@@ -97,6 +94,24 @@ pub struct About {
     pub modelled: bool,
 }
 
+impl About {
+    fn of(metric: &Metric) -> Self {
+        Self {
+            unit: metric.quantity.unit,
+            better: metric.better,
+            headline: metric.headline,
+            source: metric.source,
+            modelled: metric.is_modelled(),
+        }
+    }
+
+    /// Adds another value's flags.
+    fn flag(&mut self, other: Self) {
+        self.source = self.source.max(other.source);
+        self.modelled |= other.modelled;
+    }
+}
+
 /// A ratio over machines.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Ratio {
@@ -125,24 +140,20 @@ pub struct Ratio {
 struct Digest {
     /// Plan, seed, start and machines: the identity of a run.
     identity: String,
-    plan: String,
-    plan_sha256: String,
     minimum_effect: f64,
     /// The metrics of each machine.
-    parts: Vec<(Machine, Vec<Value>)>,
+    parts: Vec<(Machine, Values)>,
     trials: usize,
     counted: usize,
     rows: Vec<Row>,
     causes: Vec<ResultsError>,
 }
 
-/// One metric of one treatment on one machine.
-struct Value {
-    treatment: String,
-    metric: String,
-    about: About,
-    own: Own,
-}
+/// Plan name, plan digest, treatment and metric.
+type Key = [String; 4];
+
+/// The values of each metric on one machine.
+type Values = Vec<(Key, About, Own)>;
 
 /// The values of one metric on one machine.
 #[derive(Debug, Default)]
@@ -197,27 +208,12 @@ pub fn survey(
     paths: &[PathBuf],
     mut dataset: Option<&mut Dataset>,
 ) -> Result<Survey, ResultsError> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let queue = Mutex::new(paths.iter());
     let wants_rows = dataset.is_some();
     let mut all = Gathered::default();
-    std::thread::scope(|scope| {
-        let (sender, receiver) = sync_channel(MOST_AHEAD);
-        for _ in 0..threads {
-            let (queue, sender) = (&queue, sender.clone());
-            scope.spawn(move || {
-                loop {
-                    let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-                    let Some(path) = next else { return };
-                    // The receiver is dropped after a failed write of the data set.
-                    if sender.send(digest(path, wants_rows)).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        drop(sender);
-        for found in receiver {
+    read_each(
+        paths,
+        |path| digest(path, wants_rows),
+        |found| {
             match found {
                 Ok(mut digest) => {
                     let rows = std::mem::take(&mut digest.rows);
@@ -227,9 +223,9 @@ pub fn survey(
                 }
                 Err(cause) => all.refuse(&cause),
             }
-        }
-        Ok::<(), ResultsError>(())
-    })?;
+            Ok(())
+        },
+    )?;
     Ok(all.finish())
 }
 
@@ -242,8 +238,6 @@ fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
     identity.extend(std::iter::once(run.seed.to_string()).chain(names));
     let mut digest = Digest {
         identity: identity.join(" "),
-        plan: run.name.clone(),
-        plan_sha256: run.plan_sha256.clone(),
         minimum_effect: run.minimum_effect,
         parts: Vec::new(),
         trials: 0,
@@ -279,7 +273,7 @@ fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
         }
     }
     let parts = machines.machines.into_iter().zip(&found);
-    let parts = parts.map(|(machine, found)| (machine, values(&results, found)));
+    let parts = parts.map(|(machine, found)| (machine, values(run, found)));
     digest.parts = parts.collect();
     Ok(digest)
 }
@@ -299,13 +293,7 @@ struct Entered {
 fn enter(table: &mut Entries, trial: Trial, quantiles: &[TrialQuantile]) {
     let metrics = table.entry(trial.treatment.label).or_default();
     for (name, metric) in trial.metrics {
-        let about = About {
-            unit: metric.quantity.unit,
-            better: metric.better,
-            headline: metric.headline,
-            source: metric.source,
-            modelled: metric.is_modelled(),
-        };
+        let about = About::of(&metric);
         let mut quantiles = quantiles.iter().filter(|one| one.metric == name);
         let is_unsupported = quantiles.any(|one| one.unsupported().is_some());
         let known = metrics.entry(name).or_insert_with(|| Entered {
@@ -314,32 +302,28 @@ fn enter(table: &mut Entries, trial: Trial, quantiles: &[TrialQuantile]) {
             is_unsupported: false,
         });
         known.is_unsupported |= is_unsupported;
-        known.about.source = known.about.source.max(metric.source);
-        known.about.modelled |= metric.is_modelled();
-        if known.about.unit == metric.quantity.unit && metric.quantity.value.is_finite() {
+        known.about.flag(about);
+        if known.about.unit == about.unit && metric.quantity.value.is_finite() {
             known.blocks.insert(trial.block, metric.quantity.value);
         }
     }
 }
 
-fn values(results: &ResultsDir, table: &Entries) -> Vec<Value> {
+fn values(run: &RunInfo, table: &Entries) -> Values {
     let mut values = Vec::new();
-    for treatment in &results.run().treatments {
+    for treatment in &run.treatments {
         let baseline = treatment.baseline.as_ref();
         let baseline = baseline.and_then(|label| table.get(label));
         for (name, entered) in table.get(&treatment.label).into_iter().flatten() {
             let others = baseline.and_then(|metrics| metrics.get(name));
-            let is_unsupported =
-                entered.is_unsupported || others.is_some_and(|others| others.is_unsupported);
-            let ratios: Result<Vec<f64>, NoTax> = (entered.blocks.iter())
-                .filter_map(|(block, value)| Some((*value, *others?.blocks.get(block)?)))
-                .map(|(value, other)| {
-                    if is_unsupported {
-                        Err(NoTax::TooFewRequests)
-                    } else {
-                        exact_ratio(value, other).map(f64::ln)
-                    }
-                })
+            let mut both = [Some(entered), others].into_iter().flatten();
+            let is_supported = both.all(|one| !one.is_unsupported);
+            let supported = is_supported.then_some(()).ok_or(NoTax::TooFewRequests);
+            let pairs = entered.blocks.iter();
+            let pairs =
+                pairs.filter_map(|(block, value)| Some((value, others?.blocks.get(block)?)));
+            let ratios: Result<Vec<f64>, NoTax> = pairs
+                .map(|(value, other)| Ok(supported.and(exact_ratio(*value, *other))?.ln()))
                 .collect();
             let all: Vec<f64> = entered.blocks.values().copied().collect();
             let own = Own {
@@ -347,12 +331,8 @@ fn values(results: &ResultsDir, table: &Entries) -> Vec<Value> {
                 refused: ratios.as_ref().err().copied(),
                 pairs: Moments::of(&ratios.unwrap_or_default()),
             };
-            values.push(Value {
-                treatment: treatment.label.clone(),
-                metric: name.clone(),
-                about: entered.about,
-                own,
-            });
+            let key = [&run.name, &run.plan_sha256, &treatment.label, name].map(String::clone);
+            values.push((key, entered.about, own));
         }
     }
     values
@@ -371,33 +351,15 @@ struct Gathered {
 struct Pool {
     /// Number of each machine, by its name.
     machines: BTreeMap<String, usize>,
-    /// Metrics by plan name, plan digest, treatment and metric.
-    metrics: BTreeMap<[String; 4], Over>,
+    metrics: BTreeMap<Key, Over>,
 }
 
 /// One metric of one treatment, over machines.
 struct Over {
     about: About,
     minimum_effect: f64,
-    /// Machine numbers in ascending order, with the values of each.
-    machines: Vec<(usize, Own)>,
-}
-
-impl Over {
-    fn add(&mut self, machine: usize, own: Own) {
-        let place = self
-            .machines
-            .binary_search_by_key(&machine, |(known, _)| *known);
-        match place {
-            Ok(at) => {
-                if let Some((_, known)) = self.machines.get_mut(at) {
-                    known.add(own);
-                }
-            }
-            // Machine numbers mostly arrive in ascending order; machines with several plans are the exception.
-            Err(at) => self.machines.insert(at, (machine, own)),
-        }
-    }
+    /// The values of each machine, by its number.
+    machines: BTreeMap<usize, Own>,
 }
 
 impl Gathered {
@@ -417,24 +379,17 @@ impl Gathered {
             let pool = self.kinds.entry(machine.kind()).or_default();
             let next = pool.machines.len();
             let machine = *pool.machines.entry(machine.name()).or_insert(next);
-            for value in values {
-                let key = [
-                    digest.plan.clone(),
-                    digest.plan_sha256.clone(),
-                    value.treatment,
-                    value.metric,
-                ];
+            for (key, about, own) in values {
                 let over = pool.metrics.entry(key).or_insert_with(|| Over {
-                    about: value.about,
+                    about,
                     minimum_effect: digest.minimum_effect,
-                    machines: Vec::new(),
+                    machines: BTreeMap::new(),
                 });
                 // A metric of one plan has one unit; another unit is from another version of vtax and is left out of
                 // this mean.
-                if over.about.unit == value.about.unit {
-                    over.about.source = over.about.source.max(value.about.source);
-                    over.about.modelled |= value.about.modelled;
-                    over.add(machine, value.own);
+                if over.about.unit == about.unit {
+                    over.about.flag(about);
+                    over.machines.entry(machine).or_default().add(own);
                 }
             }
         }
@@ -480,8 +435,8 @@ fn judge(findings: &mut [Finding]) {
     }
 }
 
-fn finding(([plan, plan_sha256, treatment, metric], over): ([String; 4], Over)) -> Option<Finding> {
-    let machines = || over.machines.iter().map(|(_, own)| own);
+fn finding(([plan, plan_sha256, treatment, metric], over): (Key, Over)) -> Option<Finding> {
+    let machines = || over.machines.values();
     let refused = machines().find_map(|own| own.refused);
     let mut pairs = Groups::default();
     // With any pair without a ratio, a mean over the other pairs would be biased.

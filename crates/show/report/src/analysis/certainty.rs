@@ -2,9 +2,10 @@
 //! Certainty of a number: exact where a repeated trial gives the same value, otherwise limited by the variation between
 //! repetitions.
 
+use super::Read;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use vtax_results::stats::REPEATS_WITHIN;
+use vtax_results::stats::{REPEATS_WITHIN, extremes};
 use vtax_results::{Trial, emulated};
 
 /// The caveat for exact ratios.
@@ -45,8 +46,7 @@ impl Certainty {
 
     /// Certainty of a metric with these values: different values with one seed are a sample.
     pub(super) fn of_values(self, values: &[f64]) -> Self {
-        let low = values.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let (low, high) = extremes(values.iter().copied());
         match self {
             Self::Exact { .. } if high - low > REPEATS_WITHIN * high.abs().max(low.abs()) => {
                 Self::Trials
@@ -102,25 +102,24 @@ fn seed(trial: &Trial) -> Option<u64> {
 
 /// Where all trials have one seed except those of restarted stuck hosts, marks the latter suspect: they are another
 /// sample. The only trials of a treatment stay unmarked.
-pub(super) fn set_stuck_apart(trials: &mut [&mut Trial]) {
-    let is_stuck = |trial: &Trial| trial.environment.contains_key(emulated::STUCK);
-    let planned: BTreeSet<Option<u64>> = (trials.iter())
-        .filter(|trial| !is_stuck(trial))
-        .map(|trial| seed(trial))
-        .collect();
-    let mut planned = planned.into_iter();
-    let (Some(Some(planned)), None) = (planned.next(), planned.next()) else {
+pub(super) fn set_stuck_apart(trials: &mut [Read]) {
+    let is_stuck = |read: &Read| read.trial.environment.contains_key(emulated::STUCK);
+    let planned = || trials.iter().filter(|read| !is_stuck(read));
+    let seeds: BTreeSet<Option<u64>> = planned().map(|read| seed(&read.trial)).collect();
+    let mut seeds = seeds.into_iter();
+    let (Some(Some(common)), None) = (seeds.next(), seeds.next()) else {
         return;
     };
-    let counted: BTreeSet<String> = (trials.iter())
-        .filter(|trial| trial.counts() && !is_stuck(trial))
-        .map(|trial| trial.treatment.label.clone())
+    let counted: BTreeSet<String> = planned()
+        .filter(|read| read.counts)
+        .map(|read| read.trial.treatment.label.clone())
         .collect();
-    for trial in trials.iter_mut().filter(|trial| is_stuck(trial)) {
-        let other = seed(trial).filter(|seed| *seed != planned);
-        if let (Some(other), true) = (other, counted.contains(&trial.treatment.label)) {
-            trial.suspect.push(format!(
-                "its host got stuck and was begun anew with seed {other}: no repetition of the trials with seed {planned}"
+    for read in trials.iter_mut().filter(|read| is_stuck(read)) {
+        let other = seed(&read.trial).filter(|seed| *seed != common);
+        if let (Some(other), true) = (other, counted.contains(&read.trial.treatment.label)) {
+            read.counts = false;
+            read.trial.suspect.push(format!(
+                "its host got stuck and was begun anew with seed {other}: no repetition of the trials with seed {common}"
             ));
         }
     }
@@ -152,6 +151,16 @@ impl Kinds {
     /// Whether any number has an interval; true for an empty table or figure.
     pub fn has_intervals(self) -> bool {
         self.seeds || self.trials || !self.exact
+    }
+
+    /// The title of a number, with a note of its interval where one exists.
+    pub fn titled(self, what: &str) -> String {
+        let interval = if self.has_intervals() {
+            " [95 % CI]"
+        } else {
+            ""
+        };
+        format!("{what}{interval}")
     }
 
     /// Describes the intervals.

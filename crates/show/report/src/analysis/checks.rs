@@ -9,6 +9,7 @@ use vtax_results::numbers::{percent, ratio};
 use vtax_results::stats::{
     Trend, benjamini_hochberg, correlation, hodges_lehmann, mean, outliers, trend,
 };
+use vtax_results::text::few;
 
 /// Fewest blocks for a check of trend or correlation.
 const FEWEST_BLOCKS: usize = 6;
@@ -88,12 +89,8 @@ fn line(found: Vec<TestFinding>, what: &str, consequence: &str) -> Option<String
         .filter(|(_, adjusted)| *adjusted < LEVEL)
         .map(|(one, adjusted)| format!("{} (p = {adjusted:.3})", one.shown))
         .collect();
-    let more = match shown.len().saturating_sub(MOST_EXAMPLES) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let examples: Vec<String> = shown.into_iter().take(MOST_EXAMPLES).collect();
-    (!examples.is_empty()).then(|| format!("{what}: {}{more}. {consequence}", examples.join("; ")))
+    let examples = few(&shown, MOST_EXAMPLES, "; ");
+    (!shown.is_empty()).then(|| format!("{what}: {examples}. {consequence}"))
 }
 
 /// The headline metrics that are samples, by treatment.
@@ -115,7 +112,7 @@ fn headlines(
 /// The results of all checks, one line each. `schedule` has each trial's place in its block.
 pub(super) fn lines(
     treatments: &[TreatmentSummary],
-    comparisons: &[(&Comparison, Pairs)],
+    comparisons: &[(&Comparison, &Pairs)],
     schedule: &BTreeMap<u32, usize>,
 ) -> Vec<String> {
     let found = [
@@ -160,11 +157,7 @@ fn drift(treatments: &[TreatmentSummary]) -> Vec<TestFinding> {
 }
 
 /// Places in blocks, and each value's deviation from the mean of its treatment.
-#[derive(Default)]
-struct Placed {
-    places: Vec<f64>,
-    rests: Vec<f64>,
-}
+type Placed = (Vec<f64>, Vec<f64>);
 
 /// Correlates each value, less the mean of its treatment, with its place in the block. By workload and metric, over all
 /// treatments.
@@ -179,7 +172,7 @@ fn order(treatments: &[TreatmentSummary], schedule: &BTreeMap<u32, usize>) -> Ve
             continue;
         };
         let key = (treatment.treatment.workload.as_str(), metric.title.as_str());
-        let Placed { places, rests } = of.entry(key).or_default();
+        let (places, rests) = of.entry(key).or_default();
         for ((index, _), log) in metric.values.iter().zip(logs) {
             if let Some(place) = schedule.get(index) {
                 places.push(*place as f64);
@@ -187,17 +180,15 @@ fn order(treatments: &[TreatmentSummary], schedule: &BTreeMap<u32, usize>) -> Ve
             }
         }
     }
-    let found = of
-        .into_iter()
-        .filter_map(|((workload, metric), Placed { places, rests })| {
-            let (r, p) = correlation(&places, &rests)?;
-            let shown = format!("{metric} in {workload} correlates by {r:.2} with the place");
-            Some(TestFinding { p, shown })
-        });
-    found.collect()
+    let found = |((workload, metric), (places, rests)): ((&str, &str), Placed)| {
+        let (r, p) = correlation(&places, &rests)?;
+        let shown = format!("{metric} in {workload} correlates by {r:.2} with the place");
+        Some(TestFinding { p, shown })
+    };
+    of.into_iter().filter_map(found).collect()
 }
 
-fn correlated(comparisons: &[(&Comparison, Pairs)]) -> Vec<TestFinding> {
+fn correlated(comparisons: &[(&Comparison, &Pairs)]) -> Vec<TestFinding> {
     let sampled = comparisons.iter().filter(|(comparison, pairs)| {
         comparison.headline && comparison.tax.is_some() && pairs.len() > FEWEST_BLOCKS
     });

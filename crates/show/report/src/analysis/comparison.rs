@@ -114,9 +114,9 @@ impl Comparison {
         other: Option<&MetricSummary>,
         sampled: impl FnOnce(&MetricSummary) -> Result<Tax, NoTax>,
     ) -> Self {
-        let certainty = other.map_or(metric.certainty, |other| {
-            metric.certainty.with(other.certainty)
-        });
+        let certainty = metric.certainty;
+        let certainty = other.map_or(certainty, |other| certainty.with(other.certainty));
+        let both = || [Some(metric), other].into_iter().flatten();
         let found = match other {
             None => Err(NoTax::NoTrials),
             Some(other) if certainty.is_exact() => {
@@ -135,10 +135,7 @@ impl Comparison {
             better: metric.better,
             headline: metric.headline,
             source: other.map_or(metric.source, |other| metric.source.combine(other.source)),
-            modelled: [Some(metric), other]
-                .into_iter()
-                .flatten()
-                .any(|one| one.modelled),
+            modelled: both().any(|one| one.modelled),
             note: match &found {
                 Err(none) => Some(none.to_string()),
                 Ok(_) => other.and_then(|other| metric.certainty.apart(other.certainty)),
@@ -147,12 +144,9 @@ impl Comparison {
             certainty,
             tax: found.ok().and_then(|(_, tax)| tax),
             judgement: Judgement {
-                unsupported: [Some(metric), other]
-                    .into_iter()
-                    .flatten()
-                    .filter_map(MetricSummary::unsupported)
+                unsupported: (both().filter_map(MetricSummary::unsupported))
                     .min_by_key(|one| one.values),
-                lacks_work: metric.lacks_work || other.is_some_and(|other| other.lacks_work),
+                lacks_work: both().any(|one| one.lacks_work),
                 ..Judgement::default()
             },
             machines: None,
@@ -227,16 +221,14 @@ impl Comparison {
                 .unwrap_or_else(|| "no ratio: only one tax is exact".to_owned())),
             (None, _) => Err("no ratio: one run has no tax".to_owned()),
         };
-        let (found, note) = match found {
-            Ok(found) => (Some(found), None),
-            Err(none) => (None, Some(none)),
-        };
+        let note = found.as_ref().err().cloned();
+        let kept = found.ok();
         Self {
             source: after.source.combine(before.source),
             modelled: after.modelled || before.modelled,
-            ratio: found.map(|(ratio, _)| ratio),
+            ratio: kept.map(|(ratio, _)| ratio),
             certainty,
-            tax: found.and_then(|(_, tax)| tax),
+            tax: kept.and_then(|(_, tax)| tax),
             judgement: Judgement {
                 unsupported: after.judgement.unsupported.or(before.judgement.unsupported),
                 lacks_work: after.judgement.lacks_work || before.judgement.lacks_work,
@@ -257,12 +249,11 @@ impl Comparison {
     /// The repetitions for which the printed interval is at most ± `width` wide, relative to the ratio; `None` where
     /// they cannot be estimated. The interval of two knees has the steps between load levels in it and does not narrow.
     pub fn needed_for(&self, width: f64) -> Option<Needed> {
-        if self.judgement.knee.is_some()
-            || matches!(
-                self.judgement.verdict,
-                Verdict::Suspect | Verdict::Unsupported | Verdict::NoWork
-            )
-        {
+        let is_unclaimed = matches!(
+            self.judgement.verdict,
+            Verdict::Suspect | Verdict::Unsupported | Verdict::NoWork
+        );
+        if self.judgement.knee.is_some() || is_unclaimed {
             return None;
         }
         let (had, level) = (self.tax?.n, self.judgement.confidence?);
@@ -295,30 +286,20 @@ impl Comparison {
             .interval()
             .or_else(|| self.judgement.knee.as_ref()?.closed());
         let shown = ratio(self.ratio?, interval).line();
-        if let Some(knee) = self.judgement.knee {
-            return Some(match (knee.low, knee.high) {
-                (Some(_), None) => format!("at least {shown}"),
-                (None, Some(_)) => format!("at most {shown}"),
-                _ => shown,
-            });
-        }
-        Some(if self.certainty.is_exact() {
-            format!("exactly {shown}")
-        } else {
-            shown
+        let ends = self.judgement.knee.map(|knee| (knee.low, knee.high));
+        Some(match ends {
+            Some((Some(_), None)) => format!("at least {shown}"),
+            Some((None, Some(_))) => format!("at most {shown}"),
+            None if self.certainty.is_exact() => format!("exactly {shown}"),
+            _ => shown,
         })
     }
 
     /// The clause about the host's resolution, for a comparison that the noise floor decides.
     pub(super) fn limit_in_words(&self) -> Option<String> {
-        let floor = self.judgement.noise_floor?;
-        if !self.judgement.is_below_floor {
-            return None;
-        }
-        Some(format!(
-            "this host resolves no difference below ±{} today",
-            percent(floor)
-        ))
+        let floor = percent(self.judgement.noise_floor?);
+        let limit = format!("this host resolves no difference below ±{floor} today");
+        self.judgement.is_below_floor.then_some(limit)
     }
 
     /// Number of repetitions behind the ratio: `4 seeds`, `5 pairs`; `None` without a ratio.

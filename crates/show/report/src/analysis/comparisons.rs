@@ -28,9 +28,8 @@ pub(super) fn places(block_of: &BTreeMap<u32, u32>) -> BTreeMap<u32, usize> {
 
 pub(super) fn compare_with_baselines(
     summaries: &[TreatmentSummary],
-    trials: &[Read],
+    block_of: &BTreeMap<u32, u32>,
 ) -> Vec<Comparison> {
-    let block_of = blocks(trials);
     let labels = by_label(summaries);
     let mut comparisons = Vec::new();
     for summary in summaries {
@@ -41,23 +40,21 @@ pub(super) fn compare_with_baselines(
         let (own, base) = (&summary.treatment, &baseline.treatment);
         for (metric, other) in summary.beside(baseline) {
             let seed = seed_of(&["tax", &own.label, &base.label, &metric.name]);
-            let sampled = |other: &MetricSummary| tax_of(metric, other, &block_of, seed);
+            let sampled = |other: &MetricSummary| tax_of(metric, other, block_of, seed);
             let mut comparison = Comparison::of(own, base, metric, other, sampled);
             if let (None, Some(tax), Some(other)) = (&comparison.note, comparison.tax, other) {
                 let dropped = metric.values.len() + other.values.len() - 2 * tax.n;
-                comparison.note = match (tax.paired, dropped) {
-                    (false, _) => {
-                        Some("blocks are incomplete: compared without pairing".to_owned())
-                    }
-                    (true, 0) => None,
-                    (true, dropped) => {
-                        let trials = counted(dropped, "trial");
-                        Some(format!("{trials} without a partner in its block left out"))
-                    }
-                };
+                if !tax.paired {
+                    let unpaired = "blocks are incomplete: compared without pairing";
+                    comparison.add_note(unpaired.to_owned());
+                } else if dropped > 0 {
+                    let trials = counted(dropped, "trial");
+                    comparison
+                        .add_note(format!("{trials} without a partner in its block left out"));
+                }
             }
             if metric::KNEE.is(&metric.name) {
-                knees::compare(&mut comparison, (summary, baseline), &block_of);
+                knees::compare(&mut comparison, (summary, baseline), block_of);
             }
             comparisons.push(comparison);
         }

@@ -19,10 +19,8 @@ pub(super) fn lines<'a>(
     lines.extend(idle(trials.clone()));
     lines.extend(paced(summaries));
     lines.extend(without_series(trials));
-    lines
-        .iter()
-        .map(|line| format!("{}.", capital(line)))
-        .collect()
+    let sentence = |line: &String| format!("{}.", capital(line));
+    lines.iter().map(sentence).collect()
 }
 
 /// The meters or the model of a trial's joules, and their caveats, without the name of the model that they repeat; empty
@@ -56,10 +54,8 @@ fn idle<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> {
         .map(|phase| (phase.started.as_str(), phase))
         .collect();
     let watts = Unit::of(Base::Watt);
-    let idle: Vec<f64> = phases
-        .values()
-        .filter_map(|phase| phase.idle_watts())
-        .collect();
+    let idle = phases.values().filter_map(|phase| phase.idle_watts());
+    let idle: Vec<f64> = idle.collect();
     let mut lines = Vec::new();
     if let (Some(first), Some(last)) = (idle.first(), idle.last()) {
         let mean = idle.iter().sum::<f64>() / idle.len() as f64;
@@ -82,10 +78,8 @@ fn idle<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> {
     let left_out = phases.values().filter(|phase| phase.idle_watts().is_none());
     let left_out: Vec<&&IdlePhase> = left_out.collect();
     if let Some(phase) = left_out.first() {
-        let reason = phase
-            .not_idle
-            .as_deref()
-            .unwrap_or("the meters could not be read");
+        let known = phase.not_idle.as_deref();
+        let reason = known.unwrap_or("the meters could not be read");
         let instead = if idle.is_empty() {
             "; energy above idle is above what the model states for an idle host, and a meter states nothing"
         } else {

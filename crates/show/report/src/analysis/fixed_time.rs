@@ -5,6 +5,7 @@
 use super::TreatmentSummary;
 use std::collections::BTreeMap;
 use vtax_core::{Base, Quantity, Unit, counted, metric};
+use vtax_results::stats::extremes;
 use vtax_results::{Trial, Work};
 
 /// The kinds of platforms whose guests run on the host's kernel.
@@ -18,18 +19,18 @@ const OVERTIME_SECONDS: f64 = 0.12;
 /// The time by which it may end earlier.
 const EARLY_SECONDS: f64 = 0.01;
 
-/// Marks the costs of treatments whose command seems to run for a fixed time, with a sentence for each workload.
+/// Marks the costs of treatments whose command seems to run for a fixed time in the trials that count, with a sentence for
+/// each workload.
 pub(super) fn mark<'a>(
     summaries: &mut [TreatmentSummary],
     trials: impl Iterator<Item = &'a Trial>,
 ) -> Vec<String> {
     let mut times: BTreeMap<&str, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
-    for trial in trials.filter(|trial| trial.counts()) {
-        let lacks_work = trial
-            .work
-            .as_ref()
-            .is_some_and(|work| work.phrase == Work::ONCE);
-        if lacks_work && let Some(elapsed) = trial.metrics.get(metric::ELAPSED.name) {
+    for trial in trials {
+        let work = trial.work.as_ref();
+        if work.is_some_and(|work| work.phrase == Work::ONCE)
+            && let Some(elapsed) = trial.metrics.get(metric::ELAPSED.name)
+        {
             let of = times.entry(&trial.treatment.workload).or_default();
             let own = of.entry(&trial.treatment.label).or_default();
             own.push(elapsed.quantity.value);
@@ -37,13 +38,10 @@ pub(super) fn mark<'a>(
     }
     let mut lines = Vec::new();
     for (workload, of) in times {
-        let mut own: Vec<&mut TreatmentSummary> = summaries
-            .iter_mut()
-            .filter(|summary| of.contains_key(summary.treatment.label.as_str()))
-            .collect();
-        let share_kernel = own
-            .iter()
-            .all(|summary| SHARE_KERNEL.contains(&summary.treatment.kind()));
+        let mut own: Vec<&mut TreatmentSummary> = summaries.iter_mut().collect();
+        own.retain(|summary| of.contains_key(summary.treatment.label.as_str()));
+        let mut kinds = own.iter().map(|summary| summary.treatment.kind());
+        let share_kernel = kinds.all(|kind| SHARE_KERNEL.contains(&kind));
         let times: Vec<&[f64]> = of.values().map(Vec::as_slice).collect();
         let Some((shortest, longest)) = fixed(&times, share_kernel) else {
             continue;
@@ -70,22 +68,13 @@ pub(super) fn mark<'a>(
 /// In guests with kernels of their own the same work takes another time, so means that agree are enough. On one kernel the
 /// same work takes the same time, too: there each run must take a whole number of seconds.
 fn fixed(treatments: &[&[f64]], share_kernel: bool) -> Option<(f64, f64)> {
-    let ends = |values: &mut dyn Iterator<Item = f64>| {
-        values.fold((f64::INFINITY, 0.0_f64), |(low, high), value| {
-            (low.min(value), high.max(value))
-        })
-    };
-    let number = |values: &[f64]| u32::try_from(values.len()).map_or(1.0, f64::from);
-    let mut means = treatments
-        .iter()
-        .map(|values| values.iter().sum::<f64>() / number(values));
-    let (low, high) = ends(&mut means);
+    let mean = |values: &&[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let (low, high) = extremes(treatments.iter().map(mean));
     if !(low >= SHORTEST_SECONDS && high <= low * (1.0 + AGREES_WITHIN)) {
         return None;
     }
     let is_whole = || {
-        let (shortest, longest) =
-            ends(&mut treatments.iter().flat_map(|values| values.iter().copied()));
+        let (shortest, longest) = extremes(treatments.iter().copied().flatten().copied());
         let whole = (shortest + EARLY_SECONDS).floor();
         whole >= 1.0 && longest <= whole + OVERTIME_SECONDS
     };

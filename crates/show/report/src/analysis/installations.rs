@@ -65,10 +65,7 @@ fn installation(summary: &Installed<'_>, host: &Value) -> BTreeMap<&'static str,
                 Value::String(text) => text.clone(),
                 other => other.to_string(),
             }),
-            (false, "processors") => {
-                let levels = &summary.treatment.factors;
-                levels.get("vm.vcpus").cloned().or(own)
-            }
+            (false, "processors") => summary.treatment.factors.get("vm.vcpus").cloned().or(own),
             (false, _) => own,
         };
         Some((*name, value?))

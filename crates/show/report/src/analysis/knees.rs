@@ -5,7 +5,7 @@ use super::{Comparison, MetricSummary, ObjectiveSummary, TreatmentSummary};
 use std::collections::BTreeMap;
 use vtax_core::{counted, metric};
 use vtax_results::numbers::estimate;
-use vtax_results::stats::{self, FEWEST_PAIRS, Interval, Knee, KneeRatio, Tax, Verdict};
+use vtax_results::stats::{self, FEWEST_PAIRS, Knee, KneeRatio, Tax, Verdict};
 use vtax_results::{Trial, offered_load};
 
 /// The knee of a trial by the offered loads of all of its levels; `None` where none was judged.
@@ -97,15 +97,10 @@ pub(super) fn judge(comparison: &mut Comparison, minimum_effect: f64) {
         return;
     };
     if let (Some(tax), Some(ends)) = (&mut comparison.tax, knee.closed()) {
-        tax.interval = tax.interval.map(|own| Interval {
-            low: own.low.min(ends.low),
-            high: own.high.max(ends.high),
-        });
-        comparison.judgement.adjusted_interval =
-            comparison.judgement.adjusted_interval.map(|own| Interval {
-                low: own.low.min(ends.low),
-                high: own.high.max(ends.high),
-            });
+        let adjusted = &mut comparison.judgement.adjusted_interval;
+        for interval in [&mut tax.interval, adjusted] {
+            *interval = interval.map(|own| own.hull(ends));
+        }
     }
     let shown = if knee.contains_one() {
         Verdict::NoDifferenceShown
@@ -137,19 +132,19 @@ pub fn knee_in_words(summary: &TreatmentSummary) -> Option<String> {
     let text = &objective.text;
     let short = &summary.short;
     let of = |times: usize| format!("{times} of {}", counted(objective.trials, "trial"));
+    let is_bound = objective.late + objective.unsupported > 0;
     let is_steady = summary.levels.is_empty();
     let mut line = match summary.metric(metric::KNEE.name) {
         Some(knee) => {
             let low = over_trials(objective).and_then(|ends| ends.low);
-            let is_bound = objective.held_to_last + objective.late + objective.unsupported > 0;
-            let value = if is_bound {
-                low.unwrap_or(knee.description.mean)
+            let mean = knee.description.mean;
+            let (bound, value) = if is_bound || objective.held_to_last > 0 {
+                ("at least ", low.unwrap_or(mean))
             } else {
-                knee.description.mean
+                ("", mean)
             };
             let shown = estimate(value, knee.interval, knee.unit).line();
             let n = knee.description.n;
-            let bound = if is_bound { "at least " } else { "" };
             format!("{short}: {bound}{shown} kept {text} (n = {n})")
         }
         None if is_steady => {
@@ -160,32 +155,22 @@ pub fn knee_in_words(summary: &TreatmentSummary) -> Option<String> {
             }
             format!("{short}: {text} held in {}", of(objective.held_to_last))
         }
-        None if objective.late + objective.unsupported > 0 => {
-            format!("{short}: no load is shown to keep {text}")
-        }
+        None if is_bound => format!("{short}: no load is shown to keep {text}"),
         None => format!("{short}: no load kept {text}"),
     };
-    let kept = (
-        objective.held_to_last,
-        "the highest load kept it".to_owned(),
-    );
-    let broke = (
-        objective.broken_at_first,
-        "the lowest judged load broke it".to_owned(),
-    );
     let late = objective.late_from.as_ref();
     let late = late.map(|from| format!("the load generator was late from {from} on"));
     let few = objective.unsupported_from.as_ref();
     let few = few.map(|from| format!("requests are too few for its quantile from {from} on"));
-    let is_ramp = |(times, _): &(usize, String)| *times > 0 && !is_steady;
-    let clauses = [
-        Some(kept).filter(is_ramp),
-        late.map(|what| (objective.late, what)),
-        few.map(|what| (objective.unsupported, what)),
-        Some(broke).filter(is_ramp),
-    ];
-    for (times, what) in clauses.into_iter().flatten() {
-        line += &format!("; in {} {what}", of(times));
+    let of_ramp = |times: usize, what: &str| (times > 0 && !is_steady).then(|| what.to_owned());
+    let (held, broken) = (objective.held_to_last, objective.broken_at_first);
+    for (times, what) in [
+        (held, of_ramp(held, "the highest load kept it")),
+        (objective.late, late),
+        (objective.unsupported, few),
+        (broken, of_ramp(broken, "the lowest judged load broke it")),
+    ] {
+        line.extend(what.map(|what| format!("; in {} {what}", of(times))));
     }
     if let Some((first, others)) = objective.broke.split_first() {
         line.push_str(&format!("; broken by {first}"));

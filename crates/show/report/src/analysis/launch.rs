@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 use vtax_core::{Base, Quantity, Unit, metric};
 use vtax_results::Trial;
+use vtax_results::stats::mean;
 
 /// The starts below which the CPU time of a command is called short.
 const FEW_STARTS: f64 = 10.0;
 
-/// A sentence for each treatment whose command takes less CPU time than [`FEW_STARTS`] starts.
+/// A sentence for each treatment whose command takes less CPU time than [`FEW_STARTS`] starts in the trials that count.
 pub(super) fn lines<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> {
     let mut found: BTreeMap<&str, Vec<[f64; 3]>> = BTreeMap::new();
-    for trial in trials.filter(|trial| trial.suspect.is_empty()) {
+    for trial in trials {
         let value = |name: &str| Some(trial.metrics.get(name)?.quantity.value);
         let start = value(metric::LAUNCH_CPU.name);
         let each = value(metric::CPU_PER_WORK.name);
@@ -24,14 +25,9 @@ pub(super) fn lines<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> 
         }
     }
     let lines = found.into_iter().filter_map(|(label, times)| {
-        #[allow(
-            clippy::cast_precision_loss,
-            reason = "a run has far fewer than 2^53 trials"
-        )]
-        let number = times.len() as f64;
-        let mean = |of: fn(&[f64; 3]) -> f64| times.iter().map(of).sum::<f64>() / number;
-        let start = mean(|[start, ..]| *start);
-        let (own, spread) = (mean(|[_, own, _]| *own), mean(|[.., spread]| *spread));
+        let mean = |of: fn(&[f64; 3]) -> f64| mean(&times.iter().map(of).collect::<Vec<_>>());
+        let start = mean(|[start, ..]| *start)?;
+        let (own, spread) = (mean(|[_, own, _]| *own)?, mean(|[.., spread]| *spread)?);
         let shown = |seconds| Quantity::new(seconds, Unit::of(Base::Second)).to_string();
         (own < start * FEW_STARTS).then(|| {
             format!(

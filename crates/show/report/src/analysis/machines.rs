@@ -7,9 +7,9 @@ use super::{Comparison, Disagreement};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use vtax_core::counted;
-use vtax_results::Together;
 use vtax_results::numbers::ratio;
 use vtax_results::stats::{Groups, tax_over};
+use vtax_results::{Machine, Together};
 
 /// The machines of a run.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -38,11 +38,7 @@ impl Fleet {
         }
         Self {
             machines: machines.machines.len(),
-            kind: machines
-                .machines
-                .first()
-                .map(|machine| machine.kind())
-                .unwrap_or_default(),
+            kind: (machines.machines.first()).map_or_else(BTreeMap::new, Machine::kind),
             blocks,
             notes: together.notes.clone(),
             // An emulated host is the same on every machine.
@@ -59,52 +55,43 @@ impl Fleet {
         self.of.get(&block).copied().unwrap_or(0)
     }
 
-    /// Judges each comparison over machines and sets their disagreement. Each machine counts once, because pairs of one
+    /// Judges a comparison over machines and sets their disagreement. Each machine counts once, because pairs of one
     /// machine are not independent of each other.
-    pub(super) fn judge(
-        &self,
-        comparisons: &mut [Comparison],
-        pairs_of: impl Fn(&Comparison) -> Pairs,
-    ) {
+    pub(super) fn judge(&self, comparison: &mut Comparison, pairs: &Pairs) {
+        let Some(tax) = comparison.tax else { return };
         if self.of.len() < 2 || self.machines < 2 {
             return;
         }
-        for comparison in comparisons {
-            let Some(tax) = comparison.tax else { continue };
-            let mut groups: Vec<Vec<f64>> = vec![Vec::new(); self.machines];
-            for (block, value, other) in pairs_of(comparison) {
-                let group = self.of.get(&block).and_then(|at| groups.get_mut(*at));
-                if let Some(group) = group {
-                    group.push(value.ln() - other.ln());
-                }
+        let mut groups: Vec<Vec<f64>> = vec![Vec::new(); self.machines];
+        for (block, value, other) in pairs {
+            let group = self.of.get(block).and_then(|at| groups.get_mut(*at));
+            if let Some(group) = group {
+                group.push(value.ln() - other.ln());
             }
-            let groups: Groups = groups.iter().collect();
-            let Some(over) = tax_over(&groups, tax.effect) else {
-                continue;
-            };
-            comparison.machines = groups.between().map(|found| Disagreement {
-                machines: found.groups,
-                factor: found.sd.exp(),
-                interval: found.interval.exp(),
-                p: found.p,
-            });
-            (comparison.tax, comparison.ratio) = (Some(over), Some(over.ratio));
-            comparison.judgement.over_machines = true;
-            let disagree = comparison.machines.is_some_and(|found| found.is_shown());
-            let mut note = format!(
-                "{}the mean and the interval are over {}, each of which counts once",
-                if disagree { "machines disagree: " } else { "" },
-                counted(over.n, "machine")
-            );
-            if let Some((centre, interval)) = groups.mean_of_these() {
-                let these = ratio(centre.exp(), Some(interval.exp()));
-                note.push_str(&format!(
-                    "; for these machines alone it is {}",
-                    these.line()
-                ));
-            }
-            comparison.add_note(note);
         }
+        let groups: Groups = groups.iter().collect();
+        let Some(over) = tax_over(&groups, tax.effect) else {
+            return;
+        };
+        comparison.machines = groups.between().map(|found| Disagreement {
+            machines: found.groups,
+            factor: found.sd.exp(),
+            interval: found.interval.exp(),
+            p: found.p,
+        });
+        (comparison.tax, comparison.ratio) = (Some(over), Some(over.ratio));
+        comparison.judgement.over_machines = true;
+        let disagree = comparison.machines.is_some_and(|found| found.is_shown());
+        let mut note = format!(
+            "{}the mean and the interval are over {}, each of which counts once",
+            if disagree { "machines disagree: " } else { "" },
+            counted(over.n, "machine")
+        );
+        if let Some((centre, interval)) = groups.mean_of_these() {
+            let these = ratio(centre.exp(), Some(interval.exp()));
+            note += &format!("; for these machines alone it is {}", these.line());
+        }
+        comparison.add_note(note);
     }
 
     /// The machines and their disagreement about the headlines, in sentences; empty for a run on one machine.
@@ -112,19 +99,16 @@ impl Fleet {
         if self.machines < 2 {
             return self.notes.clone();
         }
-        let kind: Vec<String> = self
-            .kind
-            .iter()
+        let kind = self.kind.iter();
+        let kind: Vec<String> = kind
             .map(|(name, value)| format!("{name}: {value}"))
             .collect();
-        let (least, most) = (
-            self.blocks.iter().min().copied().unwrap_or(0),
-            self.blocks.iter().max().copied().unwrap_or(0),
-        );
         let mut sentences = vec![format!(
-            "{} of one kind ({}) ran {least} to {most} blocks each; no pair spans two of them.",
+            "{} of one kind ({}) ran {} to {} blocks each; no pair spans two of them.",
             counted(self.machines, "machine"),
-            kind.join(", ")
+            kind.join(", "),
+            self.blocks.iter().min().unwrap_or(&0),
+            self.blocks.iter().max().unwrap_or(&0)
         )];
         for comparison in comparisons.iter().filter(|of| of.headline) {
             if let Some(found) = comparison.machines {

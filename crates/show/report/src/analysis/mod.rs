@@ -51,6 +51,7 @@ pub use verdicts::PlatformVerdict;
 pub(crate) use within::of_trial as trial_quantiles;
 pub use within::{TrialQuantile, Within};
 
+use crate::parallel::read_each;
 use crate::platforms;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
@@ -92,24 +93,18 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     let planned = first.run().schedule.len();
     let missing = planned.saturating_sub(together.trials.len());
     let fleet = Fleet::of(&together, &first.run().place);
-    let (mut trials, unreadable) = read(&together.trials);
-    certainty::set_stuck_apart(
-        &mut trials
-            .iter_mut()
-            .map(|read| &mut read.trial)
-            .collect::<Vec<_>>(),
-    );
+    let (mut trials, unreadable) = read(&together.trials)?;
+    certainty::set_stuck_apart(&mut trials);
     let run = first.run();
     let treatments = every_treatment(&run.treatments, &trials);
     let factors = varied_factors(&treatments);
     let rows: Vec<TrialRow> = trials.iter().map(row).collect();
-    let went = Counts::of(trials.iter().map(|read| &read.trial));
-    let provisional = lacks_trustworthy_trials(&trials);
-    if provisional {
-        // The rows above keep the reasons; the statistics below use every completed trial.
-        trials
-            .iter_mut()
-            .for_each(|read| read.trial.suspect.clear());
+    let went = Counts::of(&trials);
+    let standing = Standing::of(&trials);
+    if standing != Standing::Claims {
+        for read in &mut trials {
+            read.counts = read.trial.outcome == TrialOutcome::Complete;
+        }
     }
     let mut own: HashMap<&str, Vec<(&Read, &TrialRow)>> = HashMap::new();
     for (read, row) in trials.iter().zip(&rows) {
@@ -126,59 +121,34 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         })
         .collect();
     words::tell_nouns_apart(&mut summaries);
-    let advice = (provisional && went.counted == 0).then(|| words::advice(&rows, &run.place));
-    if advice.is_some() {
-        summaries
-            .iter_mut()
-            .for_each(TreatmentSummary::forget_intervals);
-    }
-    let fixed_times = fixed_time::mark(&mut summaries, trials.iter().map(|read| &read.trial));
-    let mut comparisons = match advice {
-        None => compare_with_baselines(&summaries, &trials),
-        Some(_) => Vec::new(),
+    let counted = || {
+        let all = trials.iter().filter(|read| read.counts);
+        all.map(|read| &read.trial)
     };
-    let labels = by_label(&summaries);
+    let fixed_times = fixed_time::mark(&mut summaries, counted());
     let block_of = blocks(&trials);
-    let pairs_of = |comparison: &Comparison| {
-        let metric = |label: &str| labels.get(label)?.metric(&comparison.metric);
-        let both = metric(&comparison.treatment).zip(metric(&comparison.baseline));
-        both.map_or_else(Vec::new, |(own, other)| {
-            checks::pairs(own, other, &block_of)
-        })
+    let (mut comparisons, pairs) = match standing {
+        Standing::Nothing => Default::default(),
+        _ => compared(&summaries, &block_of, &fleet, run.minimum_effect),
     };
-    for comparison in &mut comparisons {
-        let pairs = pairs_of(comparison);
-        checks::note_outliers(comparison, &pairs);
-        noise::put_above_floor(comparison, &pairs);
-    }
-    fleet.judge(&mut comparisons, pairs_of);
-    judge(&mut comparisons, run.minimum_effect);
-    for comparison in &mut comparisons {
-        knees::judge(comparison, run.minimum_effect);
-    }
-    if provisional {
-        for comparison in &mut comparisons {
-            comparison.make_provisional();
+    let (mut checks, mut variance, mut shifts) = (Vec::new(), Vec::new(), Vec::new());
+    match standing {
+        Standing::Claims => {
+            let compared: Vec<_> = comparisons.iter().zip(&pairs).collect();
+            checks = checks::lines(&summaries, &compared, &places(&block_of));
+            variance = variance::by_level(&summaries, &rows, &fleet, &comparisons);
+            shifts = shifts::shifts(&summaries, &trials, &fleet, run.minimum_effect);
+        }
+        Standing::Provisional => {
+            let all = comparisons.iter_mut();
+            all.for_each(Comparison::make_provisional);
+        }
+        Standing::Nothing => {
+            let all = summaries.iter_mut();
+            all.for_each(TreatmentSummary::forget_intervals);
         }
     }
-    let compared = comparisons.iter().map(|one| (one, pairs_of(one)));
-    let compared: Vec<(&Comparison, checks::Pairs)> = compared.collect();
-    let mut checks = if provisional {
-        Vec::new()
-    } else {
-        checks::lines(&summaries, &compared, &places(&block_of))
-    };
     checks.extend(quantiles::line(&summaries));
-    let variance = if provisional {
-        Vec::new()
-    } else {
-        variance::by_level(&summaries, &rows, &fleet, &comparisons)
-    };
-    let shifts = if provisional {
-        Vec::new()
-    } else {
-        shifts::shifts(&summaries, &trials, &fleet, run.minimum_effect)
-    };
     let workloads = distinct(treatments.iter().map(|of| of.workload.clone()));
     let source = summaries
         .iter()
@@ -197,7 +167,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         .collect();
     let installations = installations::sentences(&installed, &host);
     let energy = energy::lines(&summaries, trials.iter().map(|read| &read.trial));
-    let launches = launch::lines(trials.iter().map(|read| &read.trial));
+    let launches = launch::lines(counted());
     let mut analysis = Analysis {
         energy,
         path: first.path().to_owned(),
@@ -217,8 +187,8 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
             unreadable: unreadable.len(),
             ..went
         },
-        provisional,
-        advice,
+        provisional: standing != Standing::Claims,
+        advice: (standing == Standing::Nothing).then(|| words::advice(&rows, &run.place)),
         installations,
         sentences: Vec::new(),
         workloads,
@@ -248,9 +218,66 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     Ok(analysis)
 }
 
+/// What the trials of a run support.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// Claims about differences: each treatment has trials that are not suspect, and the statistics leave out the others.
+    Claims,
+    /// Values without claims: some treatment has only suspect trials, and the statistics use every completed trial.
+    Provisional,
+    /// No comparison and no interval: every trial is suspect.
+    Nothing,
+}
+
+impl Standing {
+    fn of(trials: &[Read]) -> Self {
+        let labels = |of: fn(&Read) -> bool| -> HashSet<&str> {
+            let own = trials.iter().filter(|read| of(read));
+            own.map(|read| read.trial.treatment.label.as_str())
+                .collect()
+        };
+        let completed = labels(|read| read.trial.outcome == TrialOutcome::Complete);
+        let trusted = labels(|read| read.counts);
+        match (completed.is_subset(&trusted), trusted.is_empty()) {
+            (true, _) => Self::Claims,
+            (false, false) => Self::Provisional,
+            (false, true) => Self::Nothing,
+        }
+    }
+}
+
+/// The comparisons with baselines, judged, and the pairs of each.
+fn compared(
+    summaries: &[TreatmentSummary],
+    block_of: &BTreeMap<u32, u32>,
+    fleet: &Fleet,
+    minimum_effect: f64,
+) -> (Vec<Comparison>, Vec<checks::Pairs>) {
+    let mut comparisons = compare_with_baselines(summaries, block_of);
+    let labels = by_label(summaries);
+    let pairs_of = |comparison: &Comparison| {
+        let metric = |label: &str| labels.get(label)?.metric(&comparison.metric);
+        let both = metric(&comparison.treatment).zip(metric(&comparison.baseline));
+        both.map_or_else(Vec::new, |(own, other)| checks::pairs(own, other, block_of))
+    };
+    let pairs: Vec<checks::Pairs> = comparisons.iter().map(pairs_of).collect();
+    for (comparison, pairs) in comparisons.iter_mut().zip(&pairs) {
+        checks::note_outliers(comparison, pairs);
+        noise::put_above_floor(comparison, pairs);
+        fleet.judge(comparison, pairs);
+    }
+    judge(&mut comparisons, minimum_effect);
+    for comparison in &mut comparisons {
+        knees::judge(comparison, minimum_effect);
+    }
+    (comparisons, pairs)
+}
+
 /// A trial with the other data of its directory.
 struct Read {
     trial: Trial,
+    /// Whether the statistics use it.
+    counts: bool,
     /// The series with a steadiness class.
     samples: Vec<Samples>,
     histograms: Vec<HistogramRecord>,
@@ -258,35 +285,16 @@ struct Read {
 }
 
 /// Reads every trial with its samples. The second value lists the unreadable trials.
-fn read(work: &BTreeMap<u32, &ResultsDir>) -> (Vec<Read>, Vec<String>) {
+fn read(work: &BTreeMap<u32, &ResultsDir>) -> Result<(Vec<Read>, Vec<String>), ResultsError> {
     let work: Vec<(u32, &ResultsDir)> = work.iter().map(|(index, from)| (*index, *from)).collect();
-    // Reading is mostly decoding, so the trials are divided between the processors.
-    let threads = std::thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(8);
-    let share = work.len().div_ceil(threads).max(1);
-    let mut trials = Vec::new();
-    let mut unreadable = Vec::new();
-    std::thread::scope(|scope| {
-        let readers: Vec<_> = work
-            .chunks(share)
-            .map(|part| {
-                scope.spawn(move || {
-                    part.iter()
-                        .map(|(index, from)| read_one(from, *index))
-                        .collect::<Vec<_>>()
-                })
-            })
-            .collect();
-        for reader in readers {
-            for result in reader.join().unwrap_or_default() {
-                let (trial, problems) = result;
-                trials.extend(trial);
-                unreadable.extend(problems);
-            }
-        }
-    });
-    (trials, unreadable)
+    let mut found = BTreeMap::new();
+    let one = |(index, from): &(u32, &ResultsDir)| (*index, read_one(from, *index));
+    read_each(&work, one, |(index, read)| {
+        found.insert(index, read);
+        Ok(())
+    })?;
+    let (trials, unreadable): (Vec<Option<Read>>, Vec<Vec<String>>) = found.into_values().unzip();
+    Ok((trials.into_iter().flatten().collect(), unreadable.concat()))
 }
 
 fn read_one(from: &ResultsDir, index: u32) -> (Option<Read>, Vec<String>) {
@@ -316,6 +324,7 @@ fn read_one(from: &ResultsDir, index: u32) -> (Option<Read>, Vec<String>) {
     let timeline = is_scenario.then(|| timeline::timeline(&trial, &samples));
     samples.retain(|samples| is_steadiness(&samples.series.owner, &samples.series.metric));
     let read = Read {
+        counts: trial.counts(),
         trial,
         samples,
         histograms,
@@ -324,62 +333,47 @@ fn read_one(from: &ResultsDir, index: u32) -> (Option<Read>, Vec<String>) {
     (Some(read), problems)
 }
 
-/// Whether all completed trials of some treatment are suspect.
-fn lacks_trustworthy_trials(trials: &[Read]) -> bool {
-    let labels = |of: fn(&Trial) -> bool| -> HashSet<&str> {
-        let own = trials.iter().filter(|read| of(&read.trial));
-        own.map(|read| read.trial.treatment.label.as_str())
-            .collect()
-    };
-    let completed = labels(|trial| trial.outcome == TrialOutcome::Complete);
-    !completed.is_subset(&labels(Trial::counts))
-}
-
 /// The attempts set aside in any of the shards, each with the state of its replacement.
 fn attempts(shards: &[&ResultsDir], rows: &[TrialRow]) -> Vec<AttemptRow> {
     let rows: HashMap<u32, &TrialRow> = rows.iter().map(|row| (row.index, row)).collect();
-    let mut attempts: Vec<AttemptRow> = shards
-        .iter()
-        .flat_map(|shard| {
-            shard.attempts().into_iter().map(|attempt| {
-                let (state, reason) = match &attempt.trial {
-                    Err(error) => ("damaged", error.to_string()),
-                    Ok(trial) => match &trial.outcome {
-                        TrialOutcome::Failed(reason) => ("failed", reason.clone()),
-                        TrialOutcome::Complete if !trial.suspect.is_empty() => {
-                            ("suspect", trial.suspect.join("; "))
-                        }
-                        TrialOutcome::Complete if !trial.disturbed.is_empty() => {
-                            ("disturbed", trial.disturbed.join("; "))
-                        }
-                        TrialOutcome::Complete => (
-                            "counts",
-                            "set aside by hand, or its files are damaged".to_owned(),
-                        ),
-                    },
-                };
-                let row = rows.get(&attempt.index);
-                let entry = usize::try_from(attempt.index)
-                    .ok()
-                    .and_then(|index| shard.run().schedule.get(index));
-                let planned = entry.and_then(|entry| shard.run().treatments.get(entry.treatment));
-                AttemptRow {
-                    index: attempt.index,
-                    attempt: format!("{}-{}", attempt.aside.name(), attempt.number),
-                    treatment: planned.map_or_else(String::new, |known| known.label.clone()),
-                    state,
-                    reason,
-                    replacement: match row {
-                        Some(row) => row.state(),
-                        None if shard.has_trial(attempt.index) => "damaged",
-                        None => "not run yet",
-                    },
-                }
-            })
-        })
-        .collect();
-    attempts.sort_by(|a, b| (a.index, &a.attempt).cmp(&(b.index, &b.attempt)));
-    attempts
+    let mut found = Vec::new();
+    for shard in shards {
+        for attempt in shard.attempts() {
+            let (state, reason) = match &attempt.trial {
+                Err(error) => ("damaged", error.to_string()),
+                Ok(trial) => match &trial.outcome {
+                    TrialOutcome::Failed(reason) => ("failed", reason.clone()),
+                    _ if !trial.suspect.is_empty() => ("suspect", trial.suspect.join("; ")),
+                    _ if !trial.disturbed.is_empty() => ("disturbed", trial.disturbed.join("; ")),
+                    _ => {
+                        let why = "set aside by hand, or its files are damaged";
+                        ("counts", why.to_owned())
+                    }
+                },
+            };
+            found.push(AttemptRow {
+                index: attempt.index,
+                attempt: format!("{}-{}", attempt.aside.name(), attempt.number),
+                treatment: planned(shard, attempt.index).unwrap_or_default(),
+                state,
+                reason,
+                replacement: match rows.get(&attempt.index) {
+                    Some(row) => row.state(),
+                    None if shard.has_trial(attempt.index) => "damaged",
+                    None => "not run yet",
+                },
+            });
+        }
+    }
+    found.sort_by(|a, b| (a.index, &a.attempt).cmp(&(b.index, &b.attempt)));
+    found
+}
+
+/// The label of the treatment of a trial in the schedule.
+fn planned(shard: &ResultsDir, index: u32) -> Option<String> {
+    let entry = shard.run().schedule.get(usize::try_from(index).ok()?)?;
+    let treatment = shard.run().treatments.get(entry.treatment)?;
+    Some(treatment.label.clone())
 }
 
 /// The plan's treatments, followed by those that occur only in trials.
@@ -422,15 +416,9 @@ fn observation_cores(trial: &Trial) -> Option<f64> {
 }
 
 fn observation(trials: &[Read]) -> Observation {
-    let cores: Vec<f64> = trials
-        .iter()
-        .filter_map(|Read { trial, .. }| observation_cores(trial))
-        .collect();
-    let total = |of: fn(&Trial) -> u64| {
-        trials.iter().fold(0u64, |sum, Read { trial, .. }| {
-            sum.saturating_add(of(trial))
-        })
-    };
+    let all = || trials.iter().map(|read| &read.trial);
+    let cores: Vec<f64> = all().filter_map(observation_cores).collect();
+    let total = |of: fn(&Trial) -> u64| all().map(of).fold(0, u64::saturating_add);
     Observation {
         cores: stats::mean(&cores),
         worst_cores: cores.iter().copied().reduce(f64::max),
@@ -444,10 +432,8 @@ fn row(read: &Read) -> TrialRow {
     let mut series = Vec::new();
     let mut steady = BTreeMap::new();
     for (metric, name, better) in STEADY_SERIES {
-        let Some(samples) = samples
-            .iter()
-            .find(|samples| samples.series.metric == metric)
-        else {
+        let own = samples.iter().find(|own| own.series.metric == metric);
+        let Some(samples) = own else {
             continue;
         };
         let found = rates(
@@ -502,17 +488,10 @@ fn row(read: &Read) -> TrialRow {
 }
 
 fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -> TreatmentSummary {
-    let read: Vec<&Read> = own.iter().map(|(read, _)| *read).collect();
-    let mine: Vec<&Trial> = read.iter().map(|read| &read.trial).collect();
-    let counted: Vec<&Trial> = mine
-        .iter()
-        .copied()
-        .filter(|trial| trial.counts())
-        .collect();
-    let read: Vec<&Read> = read
-        .into_iter()
-        .filter(|read| read.trial.counts())
-        .collect();
+    let (mine, rows): (Vec<&Read>, Vec<&TrialRow>) = own.iter().copied().unzip();
+    let mut read = mine.clone();
+    read.retain(|read| read.counts);
+    let counted: Vec<&Trial> = read.iter().map(|read| &read.trial).collect();
     let found: Vec<(u32, &BTreeMap<String, Metric>)> = counted
         .iter()
         .map(|trial| (trial.index, &trial.metrics))
@@ -524,7 +503,6 @@ fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -
         scenario::levels(treatment, &counted),
         scenario::actors(treatment, &counted),
     );
-    let rows: Vec<&TrialRow> = own.iter().map(|(_, row)| *row).collect();
     quantiles::attach(&mut metrics, &rows, TARGET, None);
     for level in &mut levels {
         quantiles::attach(&mut level.metrics, &rows, TARGET, Some(&level.name));
@@ -533,8 +511,7 @@ fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -
         quantiles::attach(&mut actor.metrics, &rows, &actor.name, None);
     }
     let mut steady: BTreeMap<String, SteadyState> = BTreeMap::new();
-    let rows = own.iter().map(|(_, row)| row);
-    for row in rows.filter(|row| row.failed.is_none() && row.suspect.is_empty()) {
+    for row in rows.iter().filter(|row| row.counts()) {
         for (series, class) in &row.steady {
             steady
                 .entry(series.clone())
@@ -552,15 +529,13 @@ fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -
             sums.entry(phase).or_default().push(seconds);
         }
     }
-    let environment = mine
-        .first()
-        .map(|trial| trial.environment.clone())
-        .unwrap_or_default();
+    let first = mine.first().map(|read| read.trial.environment.clone());
+    let environment = first.unwrap_or_default();
     TreatmentSummary {
         short,
         noun: platforms::noun(treatment, &environment),
         treatment: treatment.clone(),
-        counts: Counts::of(mine.iter().copied()),
+        counts: Counts::of(mine),
         metrics,
         steady,
         environment,
@@ -583,19 +558,14 @@ fn metric_summaries(
     found: &[(u32, &BTreeMap<String, Metric>)],
     certainty: Certainty,
 ) -> Vec<MetricSummary> {
-    let names: BTreeSet<&String> = found
-        .iter()
-        .flat_map(|(_, metrics)| metrics.keys())
-        .collect();
-    let mut summaries: Vec<MetricSummary> = names
-        .into_iter()
-        .filter_map(|name| {
-            let values = found
-                .iter()
-                .filter_map(|(index, metrics)| Some((*index, metrics.get(name)?)));
-            metric_summary(whose, name, values.collect(), certainty)
-        })
-        .collect();
+    let names = found.iter().flat_map(|(_, metrics)| metrics.keys());
+    let names: BTreeSet<&String> = names.collect();
+    let summary = |name: &String| {
+        let trials = found.iter();
+        let values = trials.filter_map(|(index, metrics)| Some((*index, metrics.get(name)?)));
+        metric_summary(whose, name, values.collect(), certainty)
+    };
+    let mut summaries: Vec<MetricSummary> = names.into_iter().filter_map(summary).collect();
     summaries.sort_by_key(|metric| !metric.headline);
     summaries
 }

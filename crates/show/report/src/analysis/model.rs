@@ -189,6 +189,11 @@ pub struct TrialRow {
 }
 
 impl TrialRow {
+    /// Whether it is complete and not suspect.
+    pub fn counts(&self) -> bool {
+        self.state() == "counts"
+    }
+
     /// `counts`, `suspect` or `failed`.
     pub fn state(&self) -> &'static str {
         match (&self.failed, self.suspect.is_empty()) {

@@ -38,10 +38,8 @@ pub(super) fn levels(treatment: &Treatment, counted: &[&Trial]) -> Vec<LevelSumm
     by_name(counted, |trial| &trial.phases, |phase: &Phase| &phase.name)
         .into_iter()
         .filter_map(|(name, own)| {
-            let metrics: Vec<(u32, &BTreeMap<String, Metric>)> = own
-                .iter()
-                .map(|(index, phase)| (*index, &phase.metrics))
-                .collect();
+            let metrics = own.iter().map(|(index, phase)| (*index, &phase.metrics));
+            let metrics: Vec<(u32, &BTreeMap<String, Metric>)> = metrics.collect();
             let judged = |kept: &dyn Fn(bool) -> bool| {
                 let held = own.iter().filter_map(|(_, phase)| phase.kept);
                 held.filter(|held| kept(*held)).count()
@@ -64,10 +62,8 @@ pub(super) fn levels(treatment: &Treatment, counted: &[&Trial]) -> Vec<LevelSumm
 
 /// The outcome of a treatment's objective; `None` without one.
 pub(super) fn objective(counted: &[&Trial]) -> Option<ObjectiveSummary> {
-    let outcomes: Vec<_> = counted
-        .iter()
-        .filter_map(|trial| trial.objective.as_ref())
-        .collect();
+    let outcomes = counted.iter().filter_map(|trial| trial.objective.as_ref());
+    let outcomes: Vec<_> = outcomes.collect();
     let all = outcomes.iter();
     let judged = all.clone();
     let judged = judged.filter(|one| one.late_from.or(one.unsupported_from).is_none());
@@ -84,9 +80,7 @@ pub(super) fn objective(counted: &[&Trial]) -> Option<ObjectiveSummary> {
         unsupported: unsupported.clone().count(),
         unsupported_from: unsupported.min_by(lowest),
         broke: distinct(all.filter_map(|one| one.broke.clone())),
-        knees: counted
-            .iter()
-            .filter(|trial| trial.objective.is_some())
+        knees: (counted.iter().filter(|trial| trial.objective.is_some()))
             .filter_map(|trial| knees::of(trial))
             .collect(),
     })
@@ -99,19 +93,13 @@ pub(super) fn actors(treatment: &Treatment, counted: &[&Trial]) -> Vec<ActorSumm
         let Some((_, actor)) = own.iter().find(|(_, one)| one.role != Role::Target) else {
             continue;
         };
-        let metrics: Vec<(u32, &BTreeMap<String, Metric>)> = own
-            .iter()
-            .map(|(index, actor)| (*index, &actor.metrics))
-            .collect();
+        let metrics = own.iter().map(|(index, actor)| (*index, &actor.metrics));
+        let metrics: Vec<(u32, &BTreeMap<String, Metric>)> = metrics.collect();
         let drives = actor.drives.as_ref().map(|guest| format!("drives {guest}"));
-        let facts: Vec<String> = [&actor.platform, &actor.workload]
-            .into_iter()
-            .flatten()
-            .cloned()
-            .chain(drives)
-            .chain(std::iter::once(actor.place.clone()))
-            .filter(|fact| !fact.is_empty())
-            .collect();
+        let (platform, workload) = (actor.platform.clone(), actor.workload.clone());
+        let facts = [platform, workload, drives, Some(actor.place.clone())];
+        let mut facts: Vec<String> = facts.into_iter().flatten().collect();
+        facts.retain(|fact| !fact.is_empty());
         actors.push(ActorSummary {
             name: name.to_owned(),
             role: actor.role,
@@ -155,18 +143,13 @@ pub(super) fn distributions(counted: &[&Read]) -> Vec<Distribution> {
 
 /// The name of the phase of a record; `None` for the whole window.
 pub(super) fn level_of(trial: &Trial, record: &HistogramRecord) -> Option<String> {
-    let phase = trial
-        .phases
-        .iter()
-        .find(|phase| record.is_of(phase.window))?;
+    let mut phases = trial.phases.iter();
+    let phase = phases.find(|phase| record.is_of(phase.window))?;
     Some(phase.name.clone())
 }
 
 /// Whether a trial has more than one guest or more than one load level.
 pub(super) fn is_scenario(trial: &Trial) -> bool {
-    !trial.phases.is_empty()
-        || trial
-            .actors
-            .iter()
-            .any(|actor| actor.role == Role::Neighbour)
+    let mut roles = trial.actors.iter().map(|actor| actor.role);
+    !trial.phases.is_empty() || roles.any(|role| role == Role::Neighbour)
 }

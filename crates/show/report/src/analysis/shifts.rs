@@ -65,10 +65,8 @@ pub(super) fn shifts(
 ) -> Vec<Shift> {
     let mut found = Vec::new();
     for workload in distinct(summaries.iter().map(|of| of.treatment.workload.as_str())) {
-        let own = summaries
-            .iter()
-            .filter(|of| of.treatment.workload == workload);
-        let own: Vec<&TreatmentSummary> = own.collect();
+        let mut own: Vec<&TreatmentSummary> = summaries.iter().collect();
+        own.retain(|of| of.treatment.workload == workload);
         let names = own.iter().flat_map(|of| &of.distributions);
         for name in distinct(names.map(|one| one.name.as_str())) {
             // Neighbours' clients have other names.
@@ -104,10 +102,11 @@ fn by_block<'a>(
     trials: &'a [Read],
     of: Of<'_>,
 ) -> Option<(BTreeMap<u32, &'a Histogram<u64>>, Certainty)> {
-    let own = trials.iter().filter(|read| {
-        read.trial.counts() && read.trial.treatment.label == summary.treatment.label
-    });
-    let own: Vec<&Read> = own.collect();
+    let label = &summary.treatment.label;
+    let own = trials.iter().filter(|read| read.counts);
+    let own: Vec<&Read> = own
+        .filter(|read| read.trial.treatment.label == *label)
+        .collect();
     let all: Vec<&Trial> = own.iter().map(|read| &read.trial).collect();
     let certainty = Certainty::of(&all);
     if certainty.is_exact() {
@@ -135,16 +134,12 @@ impl<'a> Paired<'a> {
     ) -> Option<Self> {
         let (others, of_others) = by_block(baseline, trials, of)?;
         let (own, certainty) = by_block(summary, trials, of)?;
-        let pairs = own
-            .into_iter()
-            .filter_map(|(block, own)| Some((block, own, *others.get(&block)?)));
-        let pairs: Vec<Pair<'a>> = pairs.collect();
+        let pair = |(block, own)| Some((block, own, *others.get(&block)?));
+        let pairs: Vec<Pair<'a>> = own.into_iter().filter_map(pair).collect();
         if pairs.len() < FEWEST_PAIRS {
             return None;
         }
-        let sizes = pairs
-            .iter()
-            .map(|(_, own, other)| own.len().min(other.len()));
+        let sizes = pairs.iter().map(|(_, one, two)| one.len().min(two.len()));
         let fewest = sizes.min()?;
         let (mut quantiles, mut unsupported) = (Vec::new(), Vec::new());
         for quantile in SHIFT_QUANTILES {
@@ -171,21 +166,12 @@ impl<'a> Paired<'a> {
         confidence: f64,
         minimum_effect: f64,
     ) -> Option<Shift> {
-        let machines = self
-            .pairs
-            .iter()
-            .map(|(block, ..)| fleet.machine_of(*block));
-        let machines: BTreeSet<usize> = machines.collect();
+        let blocks = self.pairs.iter().map(|(block, ..)| *block);
+        let machines: BTreeSet<usize> = blocks.map(|block| fleet.machine_of(block)).collect();
         let over_machines = machines.len() > 1;
-        let points = self.quantiles.iter().filter_map(|quantile| {
-            self.point(
-                *quantile,
-                over_machines.then_some(fleet),
-                confidence,
-                minimum_effect,
-            )
-        });
-        let points: Vec<ShiftPoint> = points.collect();
+        let units = over_machines.then_some(fleet);
+        let point = |of: &f64| self.point(*of, units, confidence, minimum_effect);
+        let points: Vec<ShiftPoint> = self.quantiles.iter().filter_map(point).collect();
         let metrics = [self.summary, self.baseline].into_iter().flat_map(|one| {
             let levels = one.levels.iter().flat_map(|level| &level.metrics);
             one.metrics.iter().chain(levels)
@@ -264,27 +250,23 @@ impl<'a> Paired<'a> {
             points.find(|point| point.quantile == quantile)
         };
         let tails: Vec<&ShiftPoint> = TAILS.iter().filter_map(|(tail, _)| at(*tail)).collect();
-        let mut differing = tails
-            .iter()
-            .filter(|point| point.verdict == Verdict::Different);
-        let tail = differing.next().or(tails.last()).copied();
-        let clauses: Vec<String> = [tail, at(0.5)]
-            .into_iter()
-            .flatten()
-            .map(|point| {
-                let name = TAILS.iter().find(|(tail, _)| *tail == point.quantile);
-                let name = name.map_or("the median", |(_, name)| *name);
-                let shown = ratio(point.ratio, Some(point.interval)).line();
-                match point.verdict {
-                    Verdict::Different => format!("{name} takes {shown} as long"),
-                    Verdict::Same => {
-                        let share = percent(same_within(minimum_effect));
-                        format!("{name} is the same within {share}")
-                    }
-                    _ => format!("no difference is shown in {name} ({shown})"),
+        let is_different = |point: &&&ShiftPoint| point.verdict == Verdict::Different;
+        let tail = tails.iter().find(is_different).or(tails.last()).copied();
+        let clause = |point: &ShiftPoint| {
+            let name = TAILS.iter().find(|(tail, _)| *tail == point.quantile);
+            let name = name.map_or("the median", |(_, name)| *name);
+            let shown = ratio(point.ratio, Some(point.interval)).line();
+            match point.verdict {
+                Verdict::Different => format!("{name} takes {shown} as long"),
+                Verdict::Same => {
+                    let share = percent(same_within(minimum_effect));
+                    format!("{name} is the same within {share}")
                 }
-            })
-            .collect();
+                _ => format!("no difference is shown in {name} ({shown})"),
+            }
+        };
+        let named = [tail, at(0.5)].into_iter().flatten();
+        let clauses: Vec<String> = named.map(clause).collect();
         if clauses.is_empty() {
             return None;
         }
@@ -295,14 +277,15 @@ impl<'a> Paired<'a> {
         } else {
             shift.certainty.repetition(true)
         };
-        let (own, other) = if self.summary.noun == self.baseline.noun {
-            (
-                &self.summary.treatment.label,
-                &self.baseline.treatment.label,
-            )
-        } else {
-            (&self.summary.noun, &self.baseline.noun)
+        let is_one_noun = self.summary.noun == self.baseline.noun;
+        let name = |of: &'a TreatmentSummary| {
+            if is_one_noun {
+                &of.treatment.label
+            } else {
+                &of.noun
+            }
         };
+        let (own, other) = (name(self.summary), name(self.baseline));
         Some(format!(
             "Of the {} of {own} against {other} in {}{level}, {} (n = {}; intervals of all quantiles hold together).",
             shift.distribution,

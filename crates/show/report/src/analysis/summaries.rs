@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The data of a treatment: its metrics, load levels, objective, other actors, and distributions.
 
-use super::{Certainty, Timeline, Within};
+use super::{Certainty, Read, Timeline, Within};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -9,7 +9,7 @@ use std::hash::Hash;
 use vtax_core::{Quantity, Source, Unit};
 use vtax_results::numbers::percent;
 use vtax_results::stats::{Description, Interval, Knee, SteadyState, Unsupported, supports};
-use vtax_results::{Better, Role, Treatment, Trial, TrialOutcome};
+use vtax_results::{Better, Role, Treatment, TrialOutcome};
 
 /// One treatment, summarised over its trials.
 #[derive(Debug, Clone, Serialize)]
@@ -340,14 +340,14 @@ pub struct Counts {
 
 impl Counts {
     /// Counts the outcomes of `trials`, which are all planned ones.
-    pub(super) fn of<'a>(trials: impl Iterator<Item = &'a Trial>) -> Self {
+    pub(super) fn of<'a>(trials: impl IntoIterator<Item = &'a Read>) -> Self {
         let mut went = Self::default();
-        for trial in trials {
+        for Read { trial, counts, .. } in trials {
             went.planned += 1;
-            went.disturbed += usize::from(trial.counts() && !trial.disturbed.is_empty());
+            went.disturbed += usize::from(*counts && !trial.disturbed.is_empty());
             *match trial.outcome {
                 TrialOutcome::Failed(_) => &mut went.failed,
-                TrialOutcome::Complete if trial.suspect.is_empty() => &mut went.counted,
+                TrialOutcome::Complete if *counts => &mut went.counted,
                 TrialOutcome::Complete => &mut went.suspect,
             } += 1;
         }

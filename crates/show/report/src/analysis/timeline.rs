@@ -79,12 +79,10 @@ const COLUMNS: [&str; 4] = [
 
 /// Whether the timeline uses this series.
 pub(in crate::analysis) fn is_wanted(owner: &Owner, metric: &str) -> bool {
-    let power = [counter::ENERGY, counter::POWER]
-        .map(|family| family.part(metric).is_some())
-        .contains(&true);
+    let mut power = [counter::ENERGY, counter::POWER].into_iter();
     if owner.is_host() {
         let of_host = OF_HOSTS.contains(&metric) || COLUMNS.contains(&metric);
-        of_host || *owner == Owner::Host && power
+        of_host || *owner == Owner::Host && power.any(|of| of.part(metric).is_some())
     } else {
         OF_OWNERS.contains(&metric)
     }
@@ -127,9 +125,8 @@ fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
     let mut known = 0;
     for second in 0..counted.seconds {
         let advance = |owner: &Owner, name: &str| counted.advance(owner, name, second);
-        let is_known =
-            [counter::CPU_TOTAL, counter::CPU_DOMAIN].map(|name| advance(target, name).is_some());
-        if !is_known.contains(&true) {
+        let mut totals = [counter::CPU_TOTAL, counter::CPU_DOMAIN].into_iter();
+        if totals.all(|name| advance(target, name).is_none()) {
             continue;
         }
         let window = Window {
@@ -146,17 +143,18 @@ fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
         known = second + 1;
         for part in parts {
             let place = named.iter().position(|owner| *owner == part.owner);
+            let key = (place.unwrap_or_default(), part.stage);
             let cores = layers
-                .entry((place.unwrap_or_default(), part.stage))
+                .entry(key)
                 .or_insert_with(|| vec![0.0; counted.seconds]);
             if let Some(cores) = cores.get_mut(second) {
                 *cores = part.time.as_secs_f64();
             }
         }
     }
-    layers
+    layers.retain(|_, cores| cores.iter().any(|cores| *cores > 0.001));
+    let drawn = layers
         .into_iter()
-        .filter(|(_, cores)| cores.iter().any(|cores| *cores > 0.001))
         .filter_map(|((actor, stage), mut cores)| {
             let actor = *named.get(actor)?;
             cores.truncate(known);
@@ -166,8 +164,8 @@ fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
                 source: counted.source(actor, stage),
                 cores,
             })
-        })
-        .collect()
+        });
+    drawn.collect()
 }
 
 /// The target, its clients and its neighbours on its host.
@@ -251,13 +249,13 @@ impl<'a> Counted<'a> {
     /// Number of the host's processors. Records without it give the mean processor time per second over all columns.
     fn processors_of(&self, trial: &Trial) -> usize {
         let known = trial.observation.processors;
-        let there = if self.is_elsewhere {
-            trial.environment.get("host.processors")
-        } else {
-            None
-        };
-        let there = there.and_then(|count| count.parse().ok());
-        if let Some(processors) = known.or(there) {
+        let there = || trial.environment.get("host.processors")?.parse().ok();
+        if let Some(processors) = known {
+            return processors;
+        }
+        if self.is_elsewhere
+            && let Some(processors) = there()
+        {
             return processors;
         }
         let whole = COLUMNS.iter().chain(&OF_HOSTS[..3]);

@@ -25,21 +25,15 @@ impl Analysis {
     /// The verdict on each platform that has a baseline, from the leading metric of each workload: the knee, the CPU for
     /// a unit of work, or the first compared metric.
     pub fn platform_verdicts(&self) -> Vec<PlatformVerdict> {
-        let leading: Vec<&Comparison> = self
-            .workloads
-            .iter()
-            .flat_map(|workload| self.leading(workload))
-            .collect();
+        let leading = self.workloads.iter().flat_map(|of| self.leading(of));
+        let leading: Vec<&Comparison> = leading.collect();
+        let verdict = |platform| {
+            let mut own = leading.clone();
+            own.retain(|of| of.platform == platform);
+            self.platform_verdict(platform, &own)
+        };
         let platforms = distinct(leading.iter().map(|of| of.platform.as_str()));
-        platforms
-            .into_iter()
-            .map(|platform| {
-                let own: Vec<&Comparison> = (leading.iter().copied())
-                    .filter(|of| of.platform == platform)
-                    .collect();
-                self.platform_verdict(platform, &own)
-            })
-            .collect()
+        platforms.into_iter().map(verdict).collect()
     }
 
     /// The comparisons of the leading metric of a workload.
@@ -50,9 +44,8 @@ impl Analysis {
         let lead = leads.into_iter().find(|name| has(name));
         let first = || own().find(|of| of.headline).or(own().next());
         let lead = lead.or_else(|| Some(first()?.metric.as_str()));
-        own()
-            .filter(|of| Some(of.metric.as_str()) == lead)
-            .collect()
+        let is_lead = |of: &&Comparison| Some(of.metric.as_str()) == lead;
+        own().filter(is_lead).collect()
     }
 
     fn platform_verdict(&self, platform: &str, own: &[&Comparison]) -> PlatformVerdict {
@@ -66,36 +59,27 @@ impl Analysis {
             None => of.baseline.clone(),
         };
         let key = |of: &Comparison| (quantity(of).to_owned(), baseline(of));
-        let parts =
-            distinct(own.iter().map(|of| key(of)))
-                .into_iter()
-                .map(|(quantity, baseline)| {
-                    let of_key = |of: &&Comparison| key(of) == (quantity.clone(), baseline.clone());
-                    let of_key: Vec<&Comparison> = own.iter().copied().filter(of_key).collect();
-                    format!(
-                        "{quantity} against {baseline}: {}",
-                        by_workload(&of_key).join(", ")
-                    )
-                });
-        let text = parts.collect::<Vec<_>>().join("; ");
-        let flags: BTreeSet<String> = own
-            .iter()
-            .flat_map(|of| of.source.flags(of.modelled))
-            .map(|flag| flag.to_string())
+        let keys = distinct(own.iter().map(|of| key(of))).into_iter();
+        let parts: Vec<String> = keys
+            .map(|sought| {
+                let mut same = own.to_vec();
+                same.retain(|of| key(of) == sought);
+                let workloads = by_workload(&same).join(", ");
+                format!("{} against {}: {workloads}", sought.0, sought.1)
+            })
             .collect();
-        let flags: Vec<String> = flags.into_iter().collect();
-        let flags = if flags.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", flags.join(", "))
+        let flags = own.iter().flat_map(|of| of.source.flags(of.modelled));
+        let named: BTreeSet<String> = flags.map(|flag| flag.to_string()).collect();
+        let named: Vec<String> = named.into_iter().collect();
+        let flags = match named.as_slice() {
+            [] => String::new(),
+            some => format!(" ({})", some.join(", ")),
         };
         PlatformVerdict {
             platform: platform.to_owned(),
             title: super::words::capital(title.unwrap_or(platform)),
-            text: text + &flags + ".",
-            different: own
-                .iter()
-                .any(|of| of.judgement.verdict == Verdict::Different),
+            text: parts.join("; ") + &flags + ".",
+            different: (own.iter()).any(|of| of.judgement.verdict == Verdict::Different),
         }
     }
 }

@@ -40,9 +40,8 @@ impl TrialQuantile {
 pub(crate) fn of_trial(trial: &Trial, histograms: &[HistogramRecord]) -> Vec<TrialQuantile> {
     let mut found = Vec::new();
     for record in histograms {
-        let mut actors = trial.actors.iter();
-        let client = actors.find(|actor| actor.name == record.actor);
-        let guest = match client.and_then(|actor| actor.drives.as_deref()) {
+        let actor = |name: &str| trial.actors.iter().find(|actor| actor.name == name);
+        let guest = match actor(&record.actor).and_then(|of| of.drives.as_deref()) {
             Some(guest) => guest,
             None if record.actor == CLIENT => TARGET,
             None => continue,
@@ -53,11 +52,7 @@ pub(crate) fn of_trial(trial: &Trial, histograms: &[HistogramRecord]) -> Vec<Tri
             (Some(phase), true) => Some(&phase.metrics),
             (Some(phase), false) => phase.others.get(guest),
             (None, true) => Some(&trial.metrics),
-            (None, false) => {
-                let mut actors = trial.actors.iter();
-                let actor = actors.find(|actor| actor.name == guest);
-                actor.map(|actor| &actor.metrics)
-            }
+            (None, false) => actor(guest).map(|actor| &actor.metrics),
         };
         for name in metrics.into_iter().flat_map(BTreeMap::keys) {
             let Some((of, quantile)) = metric::quantile(name) else {

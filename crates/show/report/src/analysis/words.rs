@@ -4,7 +4,7 @@
 use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use vtax_core::counted;
-use vtax_core::metric::{self, Words};
+use vtax_core::metric;
 use vtax_results::Treatment;
 use vtax_results::numbers::{percent, ratio};
 use vtax_results::stats::{REPEATS_WITHIN, Verdict};
@@ -17,10 +17,7 @@ pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
         platforms.insert(summary.treatment.platform.clone());
     }
     for summary in summaries {
-        if called
-            .get(&summary.noun)
-            .is_some_and(|platforms| platforms.len() > 1)
-        {
+        if called.get(&summary.noun).is_some_and(|all| all.len() > 1) {
             let platform = &summary.treatment.platform;
             summary.noun.push_str(&format!(" named {platform}"));
         }
@@ -83,46 +80,34 @@ pub(super) fn shorts(
     factors: &BTreeMap<String, Vec<String>>,
 ) -> Vec<String> {
     let name = |treatment: &Treatment| {
-        let levels = treatment
-            .factors
-            .iter()
-            .filter(|(factor, _)| factors.contains_key(*factor));
+        let own = treatment.factors.iter();
+        let levels = own.filter(|(factor, _)| factors.contains_key(*factor));
         let levels = levels.map(|(factor, level)| {
             format!(" {}={level}", factor.rsplit('.').next().unwrap_or(factor))
         });
         format!("{}{}", treatment.platform, levels.collect::<String>())
     };
     let names: Vec<String> = treatments.iter().map(name).collect();
+    let named = || treatments.iter().zip(&names);
     let mut namesakes: HashMap<(&str, &str), usize> = HashMap::new();
-    for (treatment, name) in treatments.iter().zip(&names) {
+    for (treatment, name) in named() {
         *namesakes.entry((&treatment.workload, name)).or_default() += 1;
     }
-    let is_alone = |treatment: &Treatment, name: &str| {
-        namesakes.get(&(treatment.workload.as_str(), name)) == Some(&1)
+    let short = |(treatment, name): (&Treatment, &String)| {
+        let is_alone = namesakes.get(&(treatment.workload.as_str(), name)) == Some(&1);
+        let short = if is_alone { name } else { &treatment.label };
+        short.clone()
     };
-    treatments
-        .iter()
-        .zip(&names)
-        .map(|(treatment, name)| {
-            let alone = is_alone(treatment, name);
-            let short = if alone { name } else { &treatment.label };
-            short.clone()
-        })
-        .collect()
+    named().map(short).collect()
 }
 
 /// One sentence per headline comparison; one per comparison where no metric is a headline.
 pub(super) fn sentences(analysis: &Analysis, trials: &[Read]) -> Vec<Sentence> {
-    let any_headline = analysis
-        .comparisons
-        .iter()
-        .any(|comparison| comparison.headline);
+    let any_headline = analysis.comparisons.iter().any(|one| one.headline);
     let labels = analysis.by_label();
     let mut phrases: HashMap<&str, &str> = HashMap::new();
-    for trial in trials.iter().map(|read| &read.trial) {
-        if trial.counts()
-            && let Some(work) = &trial.work
-        {
+    for Read { trial, .. } in trials.iter().filter(|read| read.counts) {
+        if let Some(work) = &trial.work {
             let label = trial.treatment.label.as_str();
             phrases.entry(label).or_insert(&work.phrase);
         }
@@ -166,13 +151,10 @@ fn sentence(
                 condition.push_str(&format!(", at {factor} = {mine}"))
             }
             (mine, theirs) => {
-                let with = |level: Option<&String>| {
-                    level
-                        .map(|level| format!(" with {factor} = {level}"))
-                        .unwrap_or_default()
-                };
-                subject.push_str(&with(mine));
-                object.push_str(&with(theirs));
+                for (side, level) in [(&mut subject, mine), (&mut object, theirs)] {
+                    let with = level.map(|level| format!(" with {factor} = {level}"));
+                    side.extend(with);
+                }
             }
         }
     }
@@ -219,17 +201,20 @@ fn sentence(
     if let Some(needed) = comparison.needed_in_words() {
         evidence.push_str(&format!("; {needed}"));
     }
+    let against = format!("{} against {object}", capital(&subject));
+    let nothing = |why: &str| {
+        format!(
+            "{against}, {quantity} {scope}{condition}: nothing is claimed, since {why} ({shown}, {evidence})."
+        )
+    };
     match comparison.judgement.verdict {
         Verdict::Different => {
             let mut claim = match words {
-                Some((
-                    _,
-                    Words {
-                        verb, object: what, ..
-                    },
-                )) => format!(
-                    "{} {verb} {shown} the {what} of {object}",
-                    capital(&subject)
+                Some((_, own)) => format!(
+                    "{} {} {shown} the {} of {object}",
+                    capital(&subject),
+                    own.verb,
+                    own.object
                 ),
                 None => format!(
                     "{} of {subject} is {shown} that of {object}",
@@ -244,34 +229,21 @@ fn sentence(
             format!("{claim} {scope}{condition} ({evidence}).")
         }
         Verdict::Same => format!(
-            "{} against {object}: the same {quantity} {scope}{condition}, within {} ({shown}, {evidence}).",
-            capital(&subject),
+            "{against}: the same {quantity} {scope}{condition}, within {} ({shown}, {evidence}).",
             percent(analysis.minimum_effect.max(REPEATS_WITHIN))
         ),
-        Verdict::Suspect => format!(
-            "{} against {object}, {quantity} {scope}{condition}: nothing is claimed, since the trials are suspect ({shown}, {evidence}).",
-            capital(&subject)
-        ),
-        Verdict::Unsupported => format!(
-            "{} against {object}, {quantity} {scope}{condition}: nothing is claimed, since {} ({shown}, {evidence}).",
-            capital(&subject),
-            comparison
-                .judgement
-                .unsupported
-                .map_or_else(String::new, |why| why.to_string())
-        ),
-        Verdict::NoWork => format!(
-            "{} against {object}, {quantity} {scope}{condition}: nothing is claimed, since each run took the same time and its work is not known ({shown}, {evidence}).",
-            capital(&subject)
-        ),
+        Verdict::Suspect => nothing("the trials are suspect"),
+        Verdict::Unsupported => {
+            let why = comparison.judgement.unsupported.map(|why| why.to_string());
+            nothing(&why.unwrap_or_default())
+        }
+        Verdict::NoWork => nothing("each run took the same time and its work is not known"),
         Verdict::TooFewTrials => format!(
-            "{} against {object}, {quantity} {scope}{condition}: too few trials for a claim ({shown}, {evidence}; at least 4 {}s are needed).",
-            capital(&subject),
+            "{against}, {quantity} {scope}{condition}: too few trials for a claim ({shown}, {evidence}; at least 4 {}s are needed).",
             comparison.certainty.repetition(true)
         ),
         Verdict::NoDifferenceShown | Verdict::NoRatio => format!(
-            "{} against {object}: no difference shown in {quantity} {scope}{condition} ({shown}, {evidence}).",
-            capital(&subject)
+            "{against}: no difference shown in {quantity} {scope}{condition} ({shown}, {evidence})."
         ),
     }
 }
@@ -288,8 +260,6 @@ fn outliers_matter(comparison: &Comparison) -> Option<String> {
 /// The text with a capital first letter.
 pub(crate) fn capital(text: &str) -> String {
     let mut letters = text.chars();
-    letters
-        .next()
-        .map(|first| first.to_uppercase().chain(letters).collect())
-        .unwrap_or_default()
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(letters).collect()
 }
