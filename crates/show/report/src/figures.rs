@@ -12,12 +12,16 @@ mod timelines;
 pub use history::of_history;
 
 use crate::analysis::certainty::{Certainty, Kinds};
-use crate::analysis::{Analysis, TreatmentSummary, TrialRow, distinct, headline_metrics};
+use crate::analysis::{
+    Analysis, MetricSummary, TreatmentSummary, TrialRow, distinct, headline_metrics,
+};
 use crate::platforms::{Mark, PLAIN, marks};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap, HashSet};
-use vtax_core::Source;
-use vtax_results::numbers::scaled;
+use vtax_core::{Source, Unit};
+use vtax_results::numbers::{Shown, common_scale, scaled};
+use vtax_results::stats::Interval;
 use vtax_results::{Stage, Treatment};
 
 /// One figure.
@@ -83,15 +87,14 @@ pub fn figures(analysis: &Analysis) -> Vec<Figure> {
     let all = Platforms::of(analysis);
     let workloads = analysis.by_workload();
     let trials = trials_by_label(analysis);
-    let contexts: Vec<Context> = workloads
-        .iter()
-        .map(|(workload, treatments)| Context {
-            analysis,
-            platforms: &all,
-            workload,
-            treatments,
-        })
-        .collect();
+    let context = |(workload, treatments)| Context {
+        analysis,
+        platforms: &all,
+        workload,
+        treatments,
+    };
+    let named = workloads.iter().map(|(name, own)| (*name, own.as_slice()));
+    let contexts: Vec<Context> = named.map(context).collect();
     let of_metrics = contexts.iter().flat_map(|context| {
         let metrics = headline_metrics(context.treatments).into_iter();
         metrics.flat_map(|metric| metrics::of_metric(context, metric))
@@ -123,8 +126,7 @@ pub fn figures(analysis: &Analysis) -> Vec<Figure> {
 /// The trials that count, by the label of their treatment.
 fn trials_by_label(analysis: &Analysis) -> HashMap<&str, Vec<&TrialRow>> {
     let mut found: HashMap<&str, Vec<&TrialRow>> = HashMap::new();
-    let count = |trial: &&TrialRow| trial.failed.is_none() && trial.suspect.is_empty();
-    for trial in analysis.trials.iter().filter(count) {
+    for trial in analysis.trials.iter().filter(|trial| trial.counts()) {
         let label = trial.treatment.as_str();
         found.entry(label).or_default().push(trial);
     }
@@ -215,7 +217,7 @@ fn by_platform(
 }
 
 /// An encoding with a colour or symbol for each name of a field. The legend has as many columns as fit.
-fn encoding<T: AsRef<str> + serde::Serialize>(
+fn encoding<T: AsRef<str> + Serialize>(
     field: &str,
     names: &[T],
     range: &[&str],
@@ -240,16 +242,6 @@ fn flags(certainty: Certainty, source: Source, modelled: bool) -> String {
     } else {
         format!(" {}", flags.join(", "))
     }
-}
-
-/// The title of a column of `what`, with a note of its interval where one exists.
-fn titled(what: &str, kinds: Kinds) -> String {
-    let interval = if kinds.has_intervals() {
-        " [95 % CI]"
-    } else {
-        ""
-    };
-    format!("{what}{interval}")
 }
 
 /// Adds the fields of one object to another.
@@ -285,7 +277,7 @@ fn stages(context: &Context) -> Option<Figure> {
     }
     let order = distinct(order);
     let (names, range) = stage_colors(&shown);
-    let shown = titled("mean cores", kinds.into_iter().collect());
+    let shown = Kinds::from_iter(kinds).titled("mean cores");
     let title = format!("{workload}: where the CPU time goes");
     Some(Figure::new(
         format!("{workload} cpu stages"),
@@ -313,6 +305,51 @@ fn stage_colors(shown: &[Stage]) -> (Vec<&'static str>, Vec<&'static str>) {
         .filter(|stage| shown.contains(stage))
         .map(|stage| (stage.words(), stage.color()))
         .unzip()
+}
+
+/// The scale of an axis: values are divided by it and have this unit.
+struct Scale {
+    by: f64,
+    unit: String,
+}
+
+impl Scale {
+    /// The scale for the largest of `values`.
+    fn of(values: impl Iterator<Item = f64>, unit: Unit) -> Self {
+        let (by, unit) = common_scale(values, unit);
+        Self { by, unit }
+    }
+
+    fn shown(&self, value: f64, interval: Option<Interval>) -> Shown {
+        scaled(value, interval, self.by, self.unit.clone())
+    }
+
+    fn mean(&self, metric: &MetricSummary) -> Shown {
+        self.shown(metric.description.mean, metric.interval)
+    }
+
+    /// The row of a mean, its interval cut to the frame from `low` to `high`.
+    fn row(&self, metric: &MetricSummary, (low, high): (f64, f64), more: Value) -> Value {
+        let end = |of: fn(Interval) -> f64| {
+            let end = metric.interval.map(|interval| of(interval) / self.by);
+            end.map(|end| end.clamp(low, high))
+        };
+        let row = json!({
+            "mean": metric.description.mean / self.by, "low": end(|of| of.low), "high": end(|of| of.high),
+            "shown": self.mean(metric).line(), "n": metric.description.n, "source": metric.flags(),
+        });
+        extended(row, more)
+    }
+}
+
+/// The frame that cuts nothing.
+const WHOLE: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
+
+/// A field on a logarithmic axis between two values.
+fn logarithmic(field: &str, title: &impl Serialize, (low, high): (f64, f64)) -> Value {
+    json!({"field": field, "type": "quantitative", "title": title,
+           "scale": {"type": "log", "domain": [low, high], "nice": false},
+           "axis": {"values": taxes::ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}})
 }
 
 /// A sentence about the numbers of a figure that are not measured.

@@ -1,64 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The figure of one number over the runs of a plan.
 
-use super::Figure;
-use crate::history::{History, Series};
+use super::{Figure, Scale};
+use crate::history::{History, Point, Series};
 use serde_json::{Value, json};
-use vtax_results::numbers::{common_scale, ratio, scaled, when};
+use vtax_results::numbers::{ratio, when};
+use vtax_results::stats::extremes;
 
 /// The figures of the series of a history, those that change first.
 pub fn of_history(history: &History) -> Vec<Figure> {
-    let (changing, steady): (Vec<&Series>, Vec<&Series>) = history
-        .series
-        .iter()
-        .partition(|one| !one.changes.is_empty());
-    let all = changing.into_iter().chain(steady).enumerate();
-    all.map(|(number, one)| of_series(history, one, number + 1))
+    let mut all: Vec<&Series> = history.series.iter().collect();
+    all.sort_by_key(|one| one.changes.is_empty());
+    let numbered = (1..).zip(all);
+    numbered
+        .map(|(number, one)| of_series(history, one, number))
         .collect()
 }
 
 fn of_series(history: &History, series: &Series, number: usize) -> Figure {
     let values = series.points.iter().map(|point| point.value);
     // A tax is a ratio: it has no unit and no scale.
-    let (scale, unit) = match series.unit {
-        Some(unit) => common_scale(values, unit),
-        None => (1.0, String::new()),
-    };
-    let shown = |value: f64, interval| match series.unit {
-        Some(_) => scaled(value, interval, scale, unit.clone()).line(),
-        None => ratio(value, interval).line(),
+    let scale = series.unit.map(|unit| Scale::of(values, unit));
+    let by = scale.as_ref().map_or(1.0, |scale| scale.by);
+    let shown = |point: &Point| match &scale {
+        Some(scale) => scale.shown(point.value, point.interval).line(),
+        None => ratio(point.value, point.interval).line(),
     };
     let points: Vec<Value> = (series.points.iter().enumerate())
         .map(|(place, point)| {
             let run = history.runs.get(point.run);
-            let change = series
-                .changes
-                .iter()
-                .find(|change| change.since == point.run);
+            let mut changes = series.changes.iter();
+            let change = changes.find(|change| change.since == point.run);
             json!({
                 "place": place + 1,
-                "value": point.value / scale,
-                "low": point.interval.map(|interval| interval.low / scale),
-                "high": point.interval.map(|interval| interval.high / scale),
-                "shown": shown(point.value, point.interval),
+                "value": point.value / by,
+                "low": point.interval.map(|interval| interval.low / by),
+                "high": point.interval.map(|interval| interval.high / by),
+                "shown": shown(point),
                 "run": run.map(|run| &run.directory),
                 "started": run.map(|run| when(&run.started)),
                 "change": change.map(|change| if change.worse { "worse" } else { "better" }),
             })
         })
         .collect();
-    let title = match series.unit {
-        Some(_) if unit.is_empty() => series.title.clone(),
-        Some(_) => format!("{} in {unit}", series.title),
+    let title = match &scale {
+        Some(scale) if scale.unit.is_empty() => series.title.clone(),
+        Some(scale) => format!("{} in {}", series.title, scale.unit),
         None => "ratio to the baseline".to_owned(),
     };
     let ends = series.points.iter().flat_map(|point| {
         let interval = point.interval.map(|interval| [interval.low, interval.high]);
         interval.into_iter().flatten().chain([point.value])
     });
-    let (low, high) = ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), end| {
-        (low.min(end / scale), high.max(end / scale))
-    });
+    let (low, high) = extremes(ends.map(|end| end / by));
     let margin = (0.05 * (high - low)).max(0.01 * high.abs());
     let domain = [low - margin, high + margin];
     let x = json!({"field": "place", "type": "quantitative", "title": "run", "scale": {"zero": false, "nice": false, "padding": 12},
@@ -70,20 +64,18 @@ fn of_series(history: &History, series: &Series, number: usize) -> Figure {
     // A line reaches a little beyond its first and last point.
     let levels: Vec<Value> = (series.levels().into_iter())
         .map(|(places, value)| {
-            json!({"from": places.start as f64 + 0.7, "to": places.end as f64 + 0.3, "value": value / scale})
+            json!({"from": places.start as f64 + 0.7, "to": places.end as f64 + 0.3, "value": value / by})
         })
         .collect();
-    let mut layers = vec![
+    let layers = [
         json!({"data": {"values": points}, "mark": {"type": "rule", "color": "#999"},
                "encoding": {"x": x, "y": y("low"), "y2": {"field": "high"}}}),
         json!({"data": {"values": points}, "mark": {"type": "point", "filled": true, "size": 55, "opacity": 1},
                "encoding": {"x": x, "y": y("value"), "tooltip": tooltip,
                             "color": {"condition": {"test": "datum.change === 'worse'", "value": "#B4322D"}, "value": "#4C72B0"}}}),
-    ];
-    layers.push(
         json!({"data": {"values": levels}, "mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.7, "color": "#4C72B0"},
                "encoding": {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}, "y": y("value")}}),
-    );
+    ];
     Figure::new(
         format!("{number:02}-history"),
         series.heading(),

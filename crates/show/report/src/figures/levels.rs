@@ -2,8 +2,7 @@
 //! Figures of load levels: each metric against the load, and the knees.
 
 use super::metrics::Curves;
-use super::taxes::ratio_ticks;
-use super::{Context, Figure, titled, unmeasured};
+use super::{Context, Figure, Scale, logarithmic, unmeasured};
 use crate::analysis::certainty::Kinds;
 use crate::analysis::{
     LevelSummary, MetricSummary, TreatmentSummary, distinct_metrics, knee_in_words,
@@ -11,7 +10,7 @@ use crate::analysis::{
 use serde_json::{Value, json};
 use vtax_core::Unit;
 use vtax_core::metric::{self, Metric};
-use vtax_results::numbers::{common_scale, scaled};
+use vtax_results::stats::extremes;
 
 /// Figures of the levels of one workload.
 pub(super) fn levels(context: &Context) -> Vec<Figure> {
@@ -24,49 +23,24 @@ pub(super) fn levels(context: &Context) -> Vec<Figure> {
     let Some(axis) = LevelAxis::of(context) else {
         return Vec::new();
     };
-    let mut against_level = vec![
-        Panel {
-            id: "achieved".to_owned(),
-            title: "what was served at each load".to_owned(),
-            metrics: vec![(achieved(&treatments).name, "")],
-            log: false,
-        },
-        Panel {
-            id: "latency".to_owned(),
-            title: "latency at each load".to_owned(),
-            metrics: vec![
-                (metric::LATENCY_P50.name, "p50"),
-                (metric::LATENCY_P99.name, "p99"),
-            ],
-            log: true,
-        },
-        Panel {
-            id: "errors".to_owned(),
-            title: "errors at each load".to_owned(),
-            metrics: vec![(metric::ERRORS.name, "")],
-            log: false,
-        },
+    let latency = vec![
+        (metric::LATENCY_P50.name, "p50"),
+        (metric::LATENCY_P99.name, "p99"),
     ];
-    against_level.extend(own(&treatments));
-    let against_achieved = [
-        (
-            metric::LATENCY_P99,
-            "load-latency",
-            "99th percentile of latency against what was served",
-            true,
-        ),
-        (
-            metric::POWER_MEAN,
-            "watts-load",
-            "power against what was served",
-            false,
-        ),
+    let served = vec![(achieved(&treatments).name, "")];
+    let mut panels = vec![
+        Panel::of("achieved", "what was served", served, false),
+        Panel::of("latency", "latency", latency, true),
+        Panel::of("errors", "errors", vec![(metric::ERRORS.name, "")], false),
     ];
-    let panels = against_level.iter().filter_map(|panel| axis.panel(panel));
-    let curves = against_achieved
-        .iter()
-        .filter_map(|(metric, id, title, log)| axis.against_achieved(metric.name, id, title, *log));
-    panels.chain(curves).collect()
+    panels.extend(own(&treatments));
+    let figures = panels.iter().filter_map(|panel| axis.panel(panel));
+    let p99 = "99th percentile of latency";
+    let curves = [
+        axis.against_achieved(metric::LATENCY_P99.name, "load-latency", p99, true),
+        axis.against_achieved(metric::POWER_MEAN.name, "watts-load", "power", false),
+    ];
+    figures.chain(curves.into_iter().flatten()).collect()
 }
 
 /// The metric that measures the achieved load.
@@ -84,13 +58,8 @@ fn own<'a>(treatments: &[&'a TreatmentSummary]) -> Vec<Panel<'a>> {
     let levels = treatments.iter().flat_map(|summary| &summary.levels);
     let metrics = distinct_metrics(levels.flat_map(|level| &level.metrics)).into_iter();
     let own = metrics.filter(|metric| metric::OWN.part(&metric.name).is_some());
-    own.map(|metric| Panel {
-        id: metric.name.clone(),
-        title: format!("{} at each load", metric.title),
-        metrics: vec![(metric.name.as_str(), "")],
-        log: false,
-    })
-    .collect()
+    own.map(|metric| Panel::of(&metric.name, &metric.title, vec![(&metric.name, "")], false))
+        .collect()
 }
 
 /// Metrics of the levels that share a figure.
@@ -102,13 +71,23 @@ struct Panel<'a> {
     log: bool,
 }
 
+impl<'a> Panel<'a> {
+    fn of(id: &str, title: &str, metrics: Vec<(&'a str, &'static str)>, log: bool) -> Self {
+        Self {
+            id: id.to_owned(),
+            title: format!("{title} at each load"),
+            metrics,
+            log,
+        }
+    }
+}
+
 /// The common load axis of a workload's figures.
 struct LevelAxis<'a> {
     context: Context<'a>,
     curves: Curves<'a>,
-    scale: f64,
+    scale: Scale,
     unit: Unit,
-    name: String,
     domain: (f64, f64),
     /// Whether the load axis is logarithmic: on a linear axis, low levels far below the highest would overlap.
     is_log: bool,
@@ -130,9 +109,8 @@ impl<'a> LevelAxis<'a> {
             .map(|level| level.level.value)
             .filter(|value| value.is_finite())
             .collect();
-        let (scale, name) = common_scale(values.iter().copied(), unit);
-        let low = values.iter().copied().fold(f64::INFINITY, f64::min) / scale;
-        let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max) / scale;
+        let scale = Scale::of(values.iter().copied(), unit);
+        let (low, high) = extremes(values.into_iter().map(|value| value / scale.by));
         let margin = 0.04 * (high - low);
         let is_log = low > 0.0 && high / low >= FAR_APART;
         let domain = if is_log {
@@ -146,54 +124,42 @@ impl<'a> LevelAxis<'a> {
             curves: Curves::of(&context, "", treatments.iter().copied()),
             scale,
             unit,
-            name,
             domain,
             is_log,
         })
     }
 
-    fn curve(&self, summary: &TreatmentSummary) -> String {
-        self.curves.name(summary)
+    /// The levels of all treatments.
+    fn levels(&self) -> impl Iterator<Item = (&'a TreatmentSummary, &'a LevelSummary)> {
+        let treatments = self.context.treatments.iter().copied();
+        treatments.flat_map(|summary| summary.levels.iter().map(move |level| (summary, level)))
     }
 
     fn panel(&self, panel: &Panel<'_>) -> Option<Figure> {
-        let Context {
-            workload,
-            treatments,
-            ..
-        } = self.context;
-        let unit = treatments
-            .iter()
-            .flat_map(|summary| &summary.levels)
-            .find_map(|level| Some(level.metric(panel.metrics.first()?.0)?.unit))?;
+        let workload = self.context.workload;
+        let first = panel.metrics.first()?.0;
+        let unit = self
+            .levels()
+            .find_map(|(_, of)| Some(of.metric(first)?.unit))?;
         let mut points: Vec<(&TreatmentSummary, &LevelSummary, &MetricSummary, &str)> = Vec::new();
-        for summary in treatments {
-            for level in &summary.levels {
-                for (name, word) in &panel.metrics {
-                    let metric = level.metric(name).filter(|metric| metric.unit == unit);
-                    points.extend(metric.map(|metric| (*summary, level, metric, *word)));
-                }
+        for (summary, level) in self.levels() {
+            for (name, word) in &panel.metrics {
+                let metric = level.metric(name).filter(|metric| metric.unit == unit);
+                points.extend(metric.map(|metric| (summary, level, metric, *word)));
             }
         }
         let y = Axis::of(points.iter().map(|(_, _, metric, _)| *metric), panel.log)?;
-        let rows: Vec<Value> = points
-            .iter()
-            .map(|(summary, level, metric, word)| {
-                let mut row = y.row(metric);
-                row.extend([
-                    ("level".to_owned(), json!(level.level.value / self.scale)),
-                    ("phase".to_owned(), json!(level.name)),
-                    ("curve".to_owned(), json!(self.curve(summary))),
-                    ("treatment".to_owned(), json!(summary.short)),
-                    ("what".to_owned(), json!(word)),
-                    ("kept".to_owned(), json!(kept(level))),
-                ]);
-                Value::Object(row)
-            })
-            .collect();
+        let rows = points.iter().map(|(summary, level, metric, word)| {
+            let more = json!({
+                "level": level.level.value / self.scale.by, "phase": level.name, "curve": self.curves.name(summary),
+                "treatment": summary.short, "what": word, "kept": kept(level),
+            });
+            y.row(metric, more)
+        });
+        let rows: Vec<Value> = rows.collect();
         let (low, high) = self.domain;
         let x = |field: &str| {
-            json!({"field": field, "type": "quantitative", "title": format!("load asked for, {}", self.name),
+            json!({"field": field, "type": "quantitative", "title": format!("load asked for, {}", self.scale.unit),
                    "scale": {"type": scale_of(self.is_log), "domain": [low, high], "nice": false}, "axis": {"grid": false, "tickCount": 6}})
         };
         let color = self.curves.color();
@@ -203,13 +169,10 @@ impl<'a> LevelAxis<'a> {
         } else {
             json!({"value": [1, 0]})
         };
-        let kinds: Kinds = points
-            .iter()
-            .map(|(_, _, metric, _)| metric.certainty)
-            .collect();
+        let kinds: Kinds = points.iter().map(|(_, _, of, _)| of.certainty).collect();
         let tooltip = json!([
             {"field": "treatment"}, {"field": "phase", "title": "load"}, {"field": "what", "title": "quantile"},
-            {"field": "shown", "title": titled("mean", kinds)}, {"field": "n"}, {"field": "kept", "title": "objective kept"},
+            {"field": "shown", "title": kinds.titled("mean")}, {"field": "n"}, {"field": "kept", "title": "objective kept"},
             {"field": "source"}
         ]);
         let knees = self.knees();
@@ -218,7 +181,7 @@ impl<'a> LevelAxis<'a> {
                    "mark": {"type": "rect", "opacity": 0.1, "clip": true},
                    "encoding": {"x": x("low"), "x2": {"field": "high"}, "color": color}}),
             json!({"data": {"values": knees}, "mark": {"type": "rule", "strokeWidth": 1.5, "strokeDash": [5, 3], "clip": true},
-                   "encoding": {"x": x("knee"), "color": color, "tooltip": [{"field": "treatment"}, {"field": "shown", "title": titled("knee", kinds)}]}}),
+                   "encoding": {"x": x("knee"), "color": color, "tooltip": [{"field": "treatment"}, {"field": "shown", "title": kinds.titled("knee")}]}}),
         ];
         if knees.is_empty() {
             layers.clear();
@@ -227,7 +190,7 @@ impl<'a> LevelAxis<'a> {
         if self.unit == unit && !panel.log {
             let asked: Vec<Value> = [low, high]
                 .iter()
-                .map(|level| json!({"level": level, "mean": level * self.scale / y.scale}))
+                .map(|level| json!({"level": level, "mean": level * self.scale.by / y.scale.by}))
                 .collect();
             layers.push(json!({"data": {"values": asked}, "mark": {"type": "line", "strokeDash": [2, 3], "color": "#888", "strokeWidth": 1, "clip": true},
                                "encoding": {"x": x("level"), "y": y.encoding("mean")}}));
@@ -246,22 +209,20 @@ impl<'a> LevelAxis<'a> {
         } else {
             ""
         };
+        let sources = points.iter();
+        let flags = sources.flat_map(|(_, _, of, _)| of.source.flags(of.modelled));
+        let means = if kinds.has_intervals() {
+            let interval = kinds.interval();
+            format!(
+                "Means over trials with their {interval} as bands, cut where they leave the frame"
+            )
+        } else {
+            "Exact for this host, image and seed".to_owned()
+        };
         let caption = format!(
-            "{}{lines}.{}{}",
-            if kinds.has_intervals() {
-                format!(
-                    "Means over trials with their {} as bands, cut where they leave the frame",
-                    kinds.interval()
-                )
-            } else {
-                "Exact for this host, image and seed".to_owned()
-            },
+            "{means}{lines}.{}{}",
             self.knees_in_words(panel.id == "achieved"),
-            unmeasured(
-                points
-                    .iter()
-                    .flat_map(|(_, _, metric, _)| metric.source.flags(metric.modelled))
-            ),
+            unmeasured(flags),
         );
         Some(Figure::new(
             format!("{workload} {}", panel.id),
@@ -276,16 +237,12 @@ impl<'a> LevelAxis<'a> {
     fn knees(&self) -> Vec<Value> {
         let rows = self.context.treatments.iter().filter_map(|summary| {
             let knee = summary.metric(metric::KNEE.name).filter(|knee| knee.unit == self.unit)?;
-            let shown = scaled(
-                knee.description.mean,
-                knee.interval.filter(|interval| interval.low < interval.high),
-                self.scale,
-                self.name.clone(),
-            );
+            let interval = knee.interval.filter(|interval| interval.low < interval.high);
+            let shown = self.scale.shown(knee.description.mean, interval);
             Some(json!({
-                "curve": self.curve(summary), "treatment": summary.short, "knee": knee.description.mean / self.scale,
-                "low": knee.interval.map(|interval| (interval.low / self.scale).max(self.domain.0)),
-                "high": knee.interval.map(|interval| (interval.high / self.scale).min(self.domain.1)),
+                "curve": self.curves.name(summary), "treatment": summary.short, "knee": knee.description.mean / self.scale.by,
+                "low": knee.interval.map(|interval| (interval.low / self.scale.by).max(self.domain.0)),
+                "high": knee.interval.map(|interval| (interval.high / self.scale.by).min(self.domain.1)),
                 "shown": shown.line(),
             }))
         });
@@ -296,91 +253,61 @@ impl<'a> LevelAxis<'a> {
     fn knees_in_words(&self, fully: bool) -> String {
         let treatments = self.context.treatments;
         let lines: Vec<String> = if fully {
-            let lines = treatments
-                .iter()
-                .filter_map(|summary| knee_in_words(summary));
-            lines.collect()
+            let all = treatments.iter();
+            all.filter_map(|one| knee_in_words(one)).collect()
         } else {
             let knees = self.knees();
-            let text = |row: &Value, field: &str| {
-                row.get(field).and_then(Value::as_str).map(str::to_owned)
-            };
-            let line = |row| {
-                Some(format!(
-                    "{} at {}",
-                    text(row, "treatment")?,
-                    text(row, "shown")?
-                ))
+            let line = |row: &Value| {
+                let text = |field: &str| row.get(field).and_then(Value::as_str);
+                Some(format!("{} at {}", text("treatment")?, text("shown")?))
             };
             knees.iter().filter_map(line).collect()
         };
         if lines.is_empty() {
             return String::new();
         }
-        format!(
-            " Dashed rules are the knees{}: {}.",
-            if treatments.iter().any(|one| one
-                .metric(metric::KNEE.name)
-                .is_some_and(|knee| knee.interval.is_some()))
-            {
-                ", shaded their intervals"
-            } else {
-                ""
-            },
-            lines.join(if fully { ". " } else { "; " })
-        )
+        let mut knees = (treatments.iter()).filter_map(|one| one.metric(metric::KNEE.name));
+        let shaded = if knees.any(|knee| knee.interval.is_some()) {
+            ", shaded their intervals"
+        } else {
+            ""
+        };
+        let all = lines.join(if fully { ". " } else { "; " });
+        format!(" Dashed rules are the knees{shaded}: {all}.")
     }
 
     fn against_achieved(&self, metric: &str, id: &str, title: &str, log: bool) -> Option<Figure> {
-        let Context {
-            workload,
-            treatments,
-            ..
-        } = self.context;
-        let name = achieved(treatments).name;
-        let mut points: Vec<(
-            &TreatmentSummary,
-            &LevelSummary,
-            &MetricSummary,
-            &MetricSummary,
-        )> = Vec::new();
-        for summary in treatments {
-            for level in &summary.levels {
-                let pair = level.metric(name).zip(level.metric(metric));
-                points.extend(pair.map(|(x, y)| (*summary, level, x, y)));
-            }
-        }
+        let workload = self.context.workload;
+        let name = achieved(self.context.treatments).name;
+        let points = self.levels().filter_map(|(summary, level)| {
+            Some((summary, level, level.metric(name)?, level.metric(metric)?))
+        });
+        let points: Vec<_> = points.collect();
         let x_axis = Axis::of(points.iter().map(|(_, _, x, _)| *x), false)?;
         let y_axis = Axis::of(points.iter().map(|(_, _, _, y)| *y), log)?;
-        let rows: Vec<Value> = points
-            .iter()
-            .map(|(summary, level, x, y)| {
-                let mut row = y_axis.row(y);
-                row.extend([
-                    ("x".to_owned(), json!(x.description.mean / x_axis.scale)),
-                    ("xShown".to_owned(), json!(x_axis.shown(x))),
-                    ("level".to_owned(), json!(level.level.value)),
-                    ("phase".to_owned(), json!(level.name)),
-                    ("curve".to_owned(), json!(self.curve(summary))),
-                    ("treatment".to_owned(), json!(summary.short)),
-                ]);
-                Value::Object(row)
-            })
-            .collect();
-        let served = || points.iter().map(|(_, _, x, _)| x.description.mean);
-        let least = served().fold(f64::INFINITY, f64::min);
-        let is_log = least > 0.0 && served().fold(0.0, f64::max) / least >= FAR_APART;
-        let x = json!({"field": "x", "type": "quantitative", "title": format!("served, {}", x_axis.name),
+        let rows = points.iter().map(|(summary, level, x, y)| {
+            let more = json!({
+                "x": x.description.mean / x_axis.scale.by, "xShown": x_axis.scale.mean(x).line(), "level": level.level.value,
+                "phase": level.name, "curve": self.curves.name(summary), "treatment": summary.short,
+            });
+            y_axis.row(y, more)
+        });
+        let rows: Vec<Value> = rows.collect();
+        let (least, most) = extremes(points.iter().map(|(_, _, x, _)| x.description.mean));
+        let is_log = least > 0.0 && most / least >= FAR_APART;
+        let x = json!({"field": "x", "type": "quantitative", "title": format!("served, {}", x_axis.scale.unit),
                        "scale": {"type": scale_of(is_log), "zero": !is_log}, "axis": {"grid": false, "tickCount": 6}});
         let color = self.curves.color();
         let kinds: Kinds = (points.iter())
             .flat_map(|(_, _, x, y)| [x.certainty, y.certainty])
             .collect();
         let tooltip = json!([
-            {"field": "treatment"}, {"field": "phase", "title": "load"}, {"field": "xShown", "title": titled("served", kinds)},
-            {"field": "shown", "title": titled("mean", kinds)}, {"field": "n"}, {"field": "source"}
+            {"field": "treatment"}, {"field": "phase", "title": "load"}, {"field": "xShown", "title": kinds.titled("served")},
+            {"field": "shown", "title": kinds.titled("mean")}, {"field": "n"}, {"field": "source"}
         ]);
-        let title = format!("{workload}: {title}");
+        let title = format!("{workload}: {title} against what was served");
+        let sources = points.iter();
+        let flags = sources.flat_map(|(_, _, _, of)| of.source.flags(of.modelled));
         Some(Figure::new(
             format!("{workload} {id}"),
             title,
@@ -388,11 +315,7 @@ impl<'a> LevelAxis<'a> {
                 "One symbol a load level, joined in the order in which the load was raised: where the curve turns, more was asked for \
                  than was served. {}{}",
                 kinds.bars("Bars", ", cut where they leave the frame"),
-                unmeasured(
-                    points
-                        .iter()
-                        .flat_map(|(_, _, _, y)| y.source.flags(y.modelled))
-                )
+                unmeasured(flags)
             ),
             json!(210),
             json!({
@@ -420,8 +343,7 @@ fn kept(level: &LevelSummary) -> String {
 
 /// The axis of one metric.
 struct Axis {
-    scale: f64,
-    name: String,
+    scale: Scale,
     domain: (f64, f64),
     log: bool,
 }
@@ -431,19 +353,14 @@ impl Axis {
     fn of<'a>(metrics: impl Iterator<Item = &'a MetricSummary>, log: bool) -> Option<Self> {
         let metrics: Vec<&MetricSummary> = metrics.collect();
         let unit = metrics.first()?.unit;
-        let values: Vec<f64> = metrics
-            .iter()
-            .filter(|metric| metric.unit == unit)
-            .flat_map(|metric| metric.values.iter().map(|(_, value)| *value))
-            .collect();
-        let (scale, name) = common_scale(values.iter().copied(), unit);
-        let highest = values.iter().copied().fold(0.0, f64::max) / scale;
-        let lowest = values
-            .iter()
-            .copied()
-            .filter(|value| !log || *value > 0.0)
-            .fold(f64::INFINITY, f64::min)
-            / scale;
+        let own = metrics.iter().filter(|metric| metric.unit == unit);
+        let values = || {
+            own.clone()
+                .flat_map(|metric| metric.values.iter().map(|(_, value)| *value))
+        };
+        let scale = Scale::of(values(), unit);
+        let highest = values().fold(0.0, f64::max) / scale.by;
+        let lowest = extremes(values().filter(|value| !log || *value > 0.0)).0 / scale.by;
         let domain = if log {
             (lowest * 0.8, highest * 1.25)
         } else {
@@ -456,54 +373,20 @@ impl Axis {
         } else {
             domain
         };
-        usable.then_some(Self {
-            scale,
-            name,
-            domain,
-            log,
-        })
+        usable.then_some(Self { scale, domain, log })
     }
 
-    fn shown(&self, metric: &MetricSummary) -> String {
-        scaled(
-            metric.description.mean,
-            metric.interval,
-            self.scale,
-            self.name.clone(),
-        )
-        .line()
-    }
-
-    fn row(&self, metric: &MetricSummary) -> serde_json::Map<String, Value> {
-        let bound = |value: f64| (value / self.scale).clamp(self.domain.0, self.domain.1);
-        let fields = [
-            ("mean", json!(metric.description.mean / self.scale)),
-            ("low", json!(metric.interval.map(|i| bound(i.low)))),
-            ("high", json!(metric.interval.map(|i| bound(i.high)))),
-            ("shown", json!(self.shown(metric))),
-            ("n", json!(metric.description.n)),
-            ("source", json!(metric.flags())),
-        ];
-        fields
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect()
+    fn row(&self, metric: &MetricSummary, more: Value) -> Value {
+        self.scale.row(metric, self.domain, more)
     }
 
     fn encoding(&self, field: &str) -> Value {
         let (low, high) = self.domain;
-        let title = if self.name.is_empty() {
-            Value::Null
-        } else {
-            json!(self.name)
-        };
+        let unit = Some(&self.scale.unit).filter(|unit| !unit.is_empty());
         if self.log {
-            json!({"field": field, "type": "quantitative", "title": title,
-                   "scale": {"type": "log", "domain": [low, high], "nice": false},
-                   "axis": {"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}})
-        } else {
-            json!({"field": field, "type": "quantitative", "title": title,
-                   "scale": {"domain": [low, high], "nice": false}, "axis": {"tickCount": 5}})
+            return logarithmic(field, &unit, self.domain);
         }
+        json!({"field": field, "type": "quantitative", "title": unit,
+               "scale": {"domain": [low, high], "nice": false}, "axis": {"tickCount": 5}})
     }
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Figures of one metric: each trial and the mean, by treatment or against a factor.
 
-use super::taxes::ratio_ticks;
-use super::{Context, Figure, color, encoding, extended, flags, numbers, shape, titled};
+use super::{
+    Context, Figure, Scale, WHOLE, color, encoding, extended, flags, logarithmic, numbers, shape,
+};
 use crate::analysis::certainty::Kinds;
 use crate::analysis::{Analysis, MetricSummary, TreatmentSummary, distinct};
 use crate::platforms::{Mark, mark_of_curve};
 use serde_json::{Value, json};
-use vtax_results::numbers::{Shown, common_scale, scaled};
-use vtax_results::stats::Interval;
+use vtax_results::stats::extremes;
 
 /// Figures of one metric of one workload: against each factor with an axis, or without one.
 pub(super) fn of_metric(context: &Context, metric: &MetricSummary) -> Vec<Figure> {
@@ -24,82 +24,55 @@ pub(super) fn of_metric(context: &Context, metric: &MetricSummary) -> Vec<Figure
 
 /// The factors with an axis: numeric ones if there are any, since textual levels then distinguish curves.
 fn swept<'a>(context: &Context<'a>) -> Vec<&'a String> {
-    let Context {
-        analysis,
-        treatments,
-        ..
-    } = *context;
-    let varied = |factor: &String| {
-        let mut levels = treatments
-            .iter()
-            .filter_map(|summary| summary.treatment.factors.get(factor));
+    let analysis = context.analysis;
+    let varied = |factor: &&String| {
+        let treatments = context.treatments.iter();
+        let mut levels = treatments.filter_map(|of| of.treatment.factors.get(*factor));
         let first = levels.next();
         levels.any(|level| Some(level) != first)
     };
-    let factors: Vec<&String> = analysis
-        .factors
-        .keys()
-        .filter(|factor| varied(factor))
-        .collect();
-    let numeric: Vec<&String> = factors
-        .iter()
-        .copied()
-        .filter(|factor| numbers(analysis, factor).is_some())
-        .collect();
+    let factors: Vec<&String> = analysis.factors.keys().filter(varied).collect();
+    let mut numeric = factors.clone();
+    numeric.retain(|factor| numbers(analysis, factor).is_some());
     if numeric.is_empty() { factors } else { numeric }
 }
 
 /// One metric of the treatments that have it, on one scale.
 struct Values<'a> {
     own: Vec<(&'a TreatmentSummary, &'a MetricSummary)>,
-    scale: f64,
-    unit: String,
+    scale: Scale,
 }
 
 impl<'a> Values<'a> {
     fn of(treatments: &[&'a TreatmentSummary], metric: &MetricSummary) -> Self {
-        let own: Vec<(&TreatmentSummary, &MetricSummary)> = treatments
-            .iter()
-            .filter_map(|summary| {
-                let own = summary.metric(&metric.name);
-                Some((*summary, own.filter(|own| own.unit == metric.unit)?))
-            })
-            .collect();
-        let (scale, unit) =
-            common_scale(own.iter().map(|(_, own)| own.description.max), metric.unit);
-        Self { own, scale, unit }
+        let own = treatments.iter().filter_map(|summary| {
+            let own = summary.metric(&metric.name);
+            Some((*summary, own.filter(|own| own.unit == metric.unit)?))
+        });
+        let own: Vec<(&TreatmentSummary, &MetricSummary)> = own.collect();
+        let scale = Scale::of(own.iter().map(|(_, own)| own.description.max), metric.unit);
+        Self { own, scale }
     }
 
     fn kinds(&self) -> Kinds {
         self.own.iter().map(|(_, own)| own.certainty).collect()
     }
 
-    fn shown(&self, own: &MetricSummary) -> Shown {
-        scaled(
-            own.description.mean,
-            own.interval,
-            self.scale,
-            self.unit.clone(),
-        )
+    /// The tooltip of a mean.
+    fn tooltip(&self) -> Value {
+        let mean = self.kinds().titled("mean");
+        json!([{"field": "treatment"}, {"field": "shown", "title": mean}, {"field": "n"}, {"field": "source"}])
     }
 
     /// A row for each mean, and one for each trial, with the fields of `more` for the treatment.
     fn rows(&self, more: impl Fn(&TreatmentSummary) -> Value) -> (Vec<Value>, Vec<Value>) {
-        let scale = self.scale;
         let (mut means, mut trials) = (Vec::new(), Vec::new());
         for (summary, own) in &self.own {
-            let bound = |of: fn(&Interval) -> f64| own.interval.as_ref().map(|i| of(i) / scale);
-            let mean = json!({
-                "treatment": summary.short, "mean": own.description.mean / scale,
-                "low": bound(|i| i.low), "high": bound(|i| i.high),
-                "shown": self.shown(own).line(), "n": own.description.n, "source": own.flags(),
-            });
-            let common = more(summary);
-            means.push(extended(mean, common.clone()));
+            let common = extended(more(summary), json!({"treatment": summary.short}));
+            means.push(self.scale.row(own, WHOLE, common.clone()));
             trials.extend(own.values.iter().map(|(index, value)| {
-                let shown = scaled(*value, None, scale, self.unit.clone()).line();
-                let trial = json!({"treatment": summary.short, "value": value / scale,
-                                   "trial": format!("{index:04}"), "shown": shown});
+                let shown = self.scale.shown(*value, None).line();
+                let trial = json!({"value": value / self.scale.by, "trial": format!("{index:04}"), "shown": shown});
                 extended(trial, common.clone())
             }));
         }
@@ -110,9 +83,8 @@ impl<'a> Values<'a> {
     /// would flatten the rest.
     fn span(&self) -> (f64, f64) {
         let values = self.own.iter().flat_map(|(_, own)| &own.values);
-        values.fold((0.0_f64, 0.0_f64), |(low, high), (_, value)| {
-            (low.min(value / self.scale), high.max(value / self.scale))
-        })
+        let ends = extremes(values.map(|(_, value)| value / self.scale.by));
+        (ends.0.min(0.0), ends.1.max(0.0))
     }
 
     /// The encoding of a field on the axis of values, with `room` beyond the highest value. `far_apart` asks for a
@@ -121,26 +93,21 @@ impl<'a> Values<'a> {
         let (low, high) = self.span();
         let values = self.own.iter().flat_map(|(_, own)| &own.values);
         let least = values.fold(f64::INFINITY, |least, (_, value)| least.min(*value));
-        let (title, scale, axis) = if far_apart && least > 0.0 {
-            let (low, high) = (least / self.scale / room, high * room);
-            (
-                format!("{} (logarithmic)", self.unit).trim().to_owned(),
-                json!({"type": "log", "domain": [low, high], "nice": false}),
-                json!({"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}),
-            )
-        } else {
+        let is_log = far_apart && least > 0.0;
+        let unit = &self.scale.unit;
+        move |field| {
+            if is_log {
+                let title = format!("{unit} (logarithmic)").trim().to_owned();
+                return logarithmic(field, &title, (least / self.scale.by / room, high * room));
+            }
             let domain = if high > low {
                 [room * low, room * high]
             } else {
                 [0.0, 1.0]
             };
-            (
-                self.unit.clone(),
-                json!({"domain": domain, "nice": true}),
-                json!({"tickCount": 5}),
-            )
-        };
-        move |field| json!({"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis})
+            json!({"field": field, "type": "quantitative", "title": unit, "scale": {"domain": domain, "nice": true},
+                   "axis": {"tickCount": 5}})
+        }
     }
 }
 
@@ -149,10 +116,7 @@ const FAR_APART: f64 = 5.0;
 
 /// Whether one treatment dwarfs another, so that a linear axis would draw the lower at its edge.
 fn are_far_apart<'a>(own: impl Iterator<Item = &'a MetricSummary>) -> bool {
-    let means = own.map(|own| own.description.mean);
-    let (least, most) = means.fold((f64::INFINITY, 0.0_f64), |(least, most), mean| {
-        (least.min(mean), most.max(mean))
-    });
+    let (least, most) = extremes(own.map(|own| own.description.mean));
     least > 0.0 && most / least >= FAR_APART
 }
 
@@ -173,22 +137,13 @@ fn caption_of_trials(metric: &MetricSummary, kinds: Kinds) -> String {
 
 /// One metric of one workload: every trial, the mean and its interval.
 fn dots(context: &Context, metric: &MetricSummary) -> Option<Figure> {
-    let Context {
-        platforms: all,
-        workload,
-        treatments,
-        ..
-    } = *context;
-    let values = Values::of(treatments, metric);
-    let Values { own, .. } = &values;
+    let (all, workload) = (context.platforms, context.workload);
+    let values = Values::of(context.treatments, metric);
+    let Values { own, scale } = &values;
     let (mut means, trials) =
         values.rows(|summary| json!({"platform": summary.treatment.platform}));
     for (mean, (_, own)) in means.iter_mut().zip(own) {
-        let text = format!(
-            "{}{}",
-            values.shown(own).value,
-            flags(own.certainty, own.source, own.modelled)
-        );
+        let text = scale.mean(own).value + &flags(own.certainty, own.source, own.modelled);
         *mean = extended(mean.take(), json!({"text": text}));
     }
     if means.is_empty() {
@@ -201,9 +156,7 @@ fn dots(context: &Context, metric: &MetricSummary) -> Option<Figure> {
     let y = json!({"field": "treatment", "type": "nominal", "sort": order, "title": null});
     let far_apart = are_far_apart(own.iter().map(|(_, own)| *own));
     let x = values.axis(1.4, far_apart);
-    let tooltip = json!([
-        {"field": "treatment"}, {"field": "shown", "title": titled("mean", values.kinds())}, {"field": "n"}, {"field": "source"}
-    ]);
+    let tooltip = values.tooltip();
     Some(Figure::new(
         format!("{workload} {}", metric.name),
         title,
@@ -251,10 +204,8 @@ impl<'a> Curves<'a> {
         };
         curves.names = distinct(treatments.map(|of| curves.name(of)));
         curves.marks = if curves.names.len() == shown.len() {
-            shown
-                .iter()
-                .map(|name| context.platforms.mark(name))
-                .collect()
+            let platforms = shown.iter();
+            platforms.map(|name| context.platforms.mark(name)).collect()
         } else {
             (0..curves.names.len()).map(mark_of_curve).collect()
         };
@@ -264,15 +215,12 @@ impl<'a> Curves<'a> {
     /// The name of a treatment's curve: its platform, and the levels of the other factors.
     pub(super) fn name(&self, summary: &TreatmentSummary) -> String {
         let treatment = &summary.treatment;
-        let others = treatment
-            .factors
-            .iter()
+        let mut parts: Vec<String> = (treatment.factors.iter())
             .filter(|(name, _)| *name != self.factor && self.analysis.factors.contains_key(*name))
-            .map(|(name, level)| format!("{name} = {level}"));
-        let platform = Some(treatment.platform.clone());
-        let mut parts: Vec<String> = others.collect();
+            .map(|(name, level)| format!("{name} = {level}"))
+            .collect();
         if !self.one_platform || parts.is_empty() {
-            parts.splice(0..0, platform);
+            parts.insert(0, treatment.platform.clone());
         }
         parts.join(", ")
     }
@@ -290,18 +238,13 @@ impl<'a> Curves<'a> {
 
 /// One metric against the levels of one factor.
 fn sweep(context: &Context, metric: &MetricSummary, factor: &str) -> Option<Figure> {
-    let Context {
-        analysis,
-        workload,
-        treatments,
-        ..
-    } = *context;
-    let levels = analysis.factors.get(factor)?;
-    let numeric = numbers(analysis, factor);
-    let swept = |summary: &&&TreatmentSummary| summary.treatment.factors.contains_key(factor);
-    let treatments: Vec<&TreatmentSummary> = treatments.iter().filter(swept).copied().collect();
+    let workload = context.workload;
+    let levels = context.analysis.factors.get(factor)?;
+    let numeric = numbers(context.analysis, factor);
+    let mut treatments = context.treatments.to_vec();
+    treatments.retain(|summary| summary.treatment.factors.contains_key(factor));
     let values = Values::of(&treatments, metric);
-    let Values { own, .. } = &values;
+    let own = &values.own;
     let level = |summary: &TreatmentSummary| summary.treatment.factors.get(factor).cloned();
     if distinct(own.iter().map(|(summary, _)| level(summary))).len() < 2 {
         return None;
@@ -325,15 +268,11 @@ fn sweep(context: &Context, metric: &MetricSummary, factor: &str) -> Option<Figu
     };
     // A factor can change a metric by far. A platform dwarfs another only at one level.
     let far_apart = levels.iter().any(|one| {
-        let there = own
-            .iter()
-            .filter(|(summary, _)| level(summary).as_ref() == Some(one));
+        let there = own.iter().filter(|(of, _)| level(of).as_ref() == Some(one));
         are_far_apart(there.map(|(_, own)| *own))
     });
     let y = values.axis(1.15, far_apart);
-    let tooltip = json!([
-        {"field": "treatment"}, {"field": "shown", "title": titled("mean", values.kinds())}, {"field": "n"}, {"field": "source"}
-    ]);
+    let tooltip = values.tooltip();
     let (color, shape) = (curves.color(), curves.shape());
     Some(Figure::new(
         format!("{workload} {} {factor}", metric.name),

@@ -2,12 +2,11 @@
 //! Figures of latency by percentile.
 
 use super::metrics::Curves;
-use super::taxes::ratio_ticks;
-use super::{Context, Figure};
+use super::{Context, Figure, Scale, logarithmic};
 use crate::analysis::{at_level, common_level, distinct};
-use serde_json::json;
-use vtax_core::Unit;
-use vtax_results::numbers::{common_scale, scaled};
+use serde_json::{Value, json};
+use vtax_core::{Base, Unit};
+use vtax_results::stats::extremes;
 
 /// Latency by percentile: the distributions of every treatment at one common load.
 pub(super) fn percentiles(context: &Context) -> Vec<Figure> {
@@ -27,24 +26,16 @@ pub(super) fn percentiles(context: &Context) -> Vec<Figure> {
 }
 
 fn percentile_curves(context: &Context, name: &str) -> Option<Figure> {
-    let Context {
-        workload,
-        treatments,
-        ..
-    } = *context;
+    let (workload, treatments) = (context.workload, context.treatments);
     let common = common_level(treatments, name);
     let level = common.map(|level| level.name);
     let curves = Curves::of(context, "", treatments.iter().copied());
-    let mut rows = Vec::new();
-    let (mut most, mut lowest, mut highest) = (1.0_f64, f64::INFINITY, 0.0_f64);
     let mut points = Vec::new();
     let mut parts = Vec::new();
     for summary in treatments {
-        let Some(found) = summary
-            .distributions
-            .iter()
-            .find(|one| one.name == name && one.level.as_deref() == level)
-        else {
+        let mut all = summary.distributions.iter();
+        let found = all.find(|one| one.name == name && one.level.as_deref() == level);
+        let Some(found) = found else {
             continue;
         };
         let values = found.histogram.len();
@@ -60,26 +51,27 @@ fn percentile_curves(context: &Context, name: &str) -> Option<Figure> {
             }
             let at = found.histogram.value_at_quantile(1.0 - 1.0 / beyond) as f64 / 1e9;
             if at > 0.0 {
-                most = most.max(beyond);
-                (lowest, highest) = (lowest.min(at), highest.max(at));
                 points.push((summary, beyond, at));
             }
         }
     }
-    let unit = Unit::of(vtax_core::Base::Second);
-    let (scale, unit) = common_scale(points.iter().map(|(_, _, at)| *at), unit);
-    for (summary, beyond, at) in &points {
-        rows.push(json!({"beyond": beyond, "value": at / scale, "curve": curves.name(summary), "treatment": summary.short,
-                         "percentile": format!("{:.4} %", 100.0 * (1.0 - 1.0 / beyond)), "shown": scaled(*at, None, scale, unit.clone()).line()}));
-    }
+    let scale = Scale::of(points.iter().map(|(_, _, at)| *at), Unit::of(Base::Second));
+    let rows = points.iter().map(|(summary, beyond, at)| {
+        json!({"beyond": beyond, "value": at / scale.by, "curve": curves.name(summary), "treatment": summary.short,
+               "percentile": format!("{:.4} %", 100.0 * (1.0 - 1.0 / beyond)), "shown": scale.shown(*at, None).line()})
+    });
+    let rows: Vec<Value> = rows.collect();
     if rows.is_empty() {
         return None;
     }
-    let (low, high) = (lowest / scale * 0.85, highest / scale * 1.2);
-    let ticks: Vec<f64> = (0..12)
-        .map(|decade| 10_f64.powi(decade))
-        .filter(|tick| *tick <= most)
-        .collect();
+    let most = points
+        .iter()
+        .map(|(_, beyond, _)| *beyond)
+        .fold(1.0, f64::max);
+    let (lowest, highest) = extremes(points.iter().map(|(_, _, at)| at / scale.by));
+    let (low, high) = (lowest * 0.85, highest * 1.2);
+    let mut ticks: Vec<f64> = (0..12).map(|decade| 10_f64.powi(decade)).collect();
+    ticks.retain(|tick| *tick <= most);
     let metric = name.rsplit('.').next().unwrap_or(name);
     let title = format!("{workload}: {metric} by percentile");
     let at = at_level(level, common.is_some_and(|level| level.is_kept));
@@ -97,8 +89,7 @@ fn percentile_curves(context: &Context, name: &str) -> Option<Figure> {
             "encoding": {
                 "x": {"field": "beyond", "type": "quantitative", "title": "percentile", "scale": {"type": "log", "domain": [1, most], "nice": false},
                       "axis": {"values": ticks, "labelExpr": "datum.value == 1 ? '0 %' : format(1 - 1 / datum.value, '.' + max(0, round(log(datum.value) / LN10) - 2) + '%')"}},
-                "y": {"field": "value", "type": "quantitative", "title": unit, "scale": {"type": "log", "domain": [low, high], "nice": false},
-                      "axis": {"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}},
+                "y": logarithmic("value", &scale.unit, (low, high)),
                 "color": curves.color(),
                 "tooltip": [{"field": "treatment"}, {"field": "percentile"}, {"field": "shown", "title": metric}]
             }

@@ -2,13 +2,12 @@
 //! Figures of shift functions: the ratio of each quantile of the latencies to the baseline's.
 
 use super::metrics::Curves;
-use super::taxes::ratio_ticks;
-use super::{Context, Figure};
+use super::{Context, Figure, logarithmic};
 use crate::analysis::{Shift, TreatmentSummary, at_level, distinct};
 use serde_json::json;
 use vtax_core::{Base, Unit, counted};
-use vtax_results::numbers::{ratio, scaled};
-use vtax_results::stats::percentile;
+use vtax_results::numbers::{plain, ratio};
+use vtax_results::stats::{extremes, percentile};
 
 /// The shift functions of a workload, one figure for each distribution.
 pub(super) fn shifts(context: &Context) -> Vec<Figure> {
@@ -25,17 +24,12 @@ pub(super) fn shifts(context: &Context) -> Vec<Figure> {
 
 fn figure(context: &Context, shifts: &[&Shift]) -> Option<Figure> {
     let first = shifts.first()?;
-    let shown = shifts.iter().filter_map(|shift| {
-        let mut all = context.treatments.iter().copied();
-        all.find(|of| of.treatment.label == shift.treatment)
-    });
-    let shown: Vec<&TreatmentSummary> = shown.collect();
+    let treatments = shifts.iter().map(|shift| &shift.treatment);
+    let shown: Vec<&TreatmentSummary> = treatments
+        .filter_map(|label| context.analysis.treatment(label))
+        .collect();
     let curves = Curves::of(context, "", shown.iter().copied());
-    let seconds = |value: f64| {
-        let (scale, unit) =
-            vtax_results::numbers::common_scale(std::iter::once(value), Unit::of(Base::Second));
-        scaled(value, None, scale, unit).line()
-    };
+    let seconds = |value: f64| plain(value, Unit::of(Base::Second));
     let (mut rows, mut ends, mut quantiles) = (Vec::new(), vec![0.8, 1.25], Vec::new());
     for (shift, summary) in shifts.iter().zip(&shown) {
         for point in &shift.points {
@@ -55,8 +49,7 @@ fn figure(context: &Context, shifts: &[&Shift]) -> Option<Figure> {
     }
     quantiles.sort_by(f64::total_cmp);
     let order = distinct(quantiles.into_iter().map(percentile));
-    let low = ends.iter().copied().fold(f64::INFINITY, f64::min) * 0.95;
-    let high = ends.iter().copied().fold(0.0, f64::max) * 1.05;
+    let (low, high) = extremes(ends.into_iter());
     let at = at_level(first.level.as_deref(), first.level_is_kept);
     let unit = if first.over_machines {
         "machine"
@@ -78,11 +71,8 @@ fn figure(context: &Context, shifts: &[&Shift]) -> Option<Figure> {
     let x = json!({"field": "percentile", "type": "ordinal", "sort": order, "title": "percentile",
                    "scale": {"domain": order}, "axis": {"labelAngle": 0, "labelExpr": "slice(datum.label, 1)"}});
     let offset = json!({"field": "curve", "type": "nominal"});
-    let y = |field: &str| {
-        json!({"field": field, "type": "quantitative", "title": "ratio to the baseline (logarithmic)",
-               "scale": {"type": "log", "domain": [low, high], "nice": false},
-               "axis": {"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}})
-    };
+    let title = "ratio to the baseline (logarithmic)";
+    let y = |field: &str| logarithmic(field, &title, (low * 0.95, high * 1.05));
     let tooltip = json!([
         {"field": "treatment"}, {"field": "percentile"}, {"field": "shown", "title": "ratio"}, {"field": "own", "title": first.distribution},
         {"field": "baseline", "title": "baseline"}, {"field": "verdict"}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The figure of all taxes: ratios to the baseline with their intervals.
 
-use super::{Figure, Platforms, color, flags, numbers, shape, titled};
+use super::{Figure, Platforms, color, flags, numbers, shape};
 use crate::analysis::certainty::Kinds;
 use crate::analysis::{Analysis, Comparison, distinct};
 use serde_json::json;
@@ -179,7 +179,7 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
     };
     let tooltip = json!([
         {"field": "treatment", "title": "treatment"}, {"field": "baseline", "title": "against"},
-        {"field": "interval", "title": titled("ratio", kinds)}, {"field": "evidence", "title": "evidence"},
+        {"field": "interval", "title": kinds.titled("ratio")}, {"field": "evidence", "title": "evidence"},
         {"field": "verdict", "title": "verdict"}, {"field": "source", "title": "source"}
     ]);
     // The dashed line is in the rows of the marks, except where a ratio below 1 is printed across it: a figure in a file

@@ -2,10 +2,11 @@
 //! Figures over time: CPU and power of one trial, and the rates of all.
 
 use super::metrics::Curves;
-use super::{Context, Figure, encoding, unmeasured};
+use super::{Context, Figure, Scale, encoding, extended, unmeasured};
 use crate::analysis::{Timeline, TreatmentSummary, TrialRow};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
+use vtax_core::Source;
 use vtax_results::Stage;
 use vtax_results::numbers::common_scale;
 
@@ -14,15 +15,13 @@ const MOST_POINTS: usize = 400;
 
 /// CPU and power over time, from one trial of each treatment.
 pub(super) fn timelines(context: &Context) -> Vec<Figure> {
-    let treatments: Vec<(&TreatmentSummary, &Timeline)> = context
-        .treatments
-        .iter()
-        .copied()
+    let treatments = context.treatments.iter().copied();
+    let treatments: Vec<(&TreatmentSummary, &Timeline)> = treatments
         .filter_map(|summary| Some((summary, summary.timeline.as_ref()?)))
         .collect();
-    let cpu = treatments
-        .iter()
-        .filter_map(|(summary, timeline)| cpu_over_time(context.workload, summary, timeline));
+    let cpu = treatments.iter();
+    let cpu =
+        cpu.filter_map(|(summary, timeline)| cpu_over_time(context.workload, summary, timeline));
     cpu.chain(watts_over_time(context, &treatments)).collect()
 }
 
@@ -46,15 +45,11 @@ fn phases(timeline: &Timeline) -> (Vec<Value>, String) {
         Some(level) => common_scale(levels.map(|level| level.value), level.unit),
         None => (1.0, String::new()),
     };
-    let rows: Vec<Value> = timeline
-        .phases
-        .iter()
-        .enumerate()
-        .map(|(place, phase)| {
-            json!({"start": phase.start, "end": phase.end, "middle": (phase.start + phase.end) / 2.0, "name": phase.name,
-                   "odd": place % 2, "text": phase.level.map_or_else(|| phase.name.clone(), |level| label(level.value / scale))})
-        })
-        .collect();
+    let rows = timeline.phases.iter().enumerate().map(|(place, phase)| {
+        json!({"start": phase.start, "end": phase.end, "middle": (phase.start + phase.end) / 2.0, "name": phase.name,
+               "odd": place % 2, "text": phase.level.map_or_else(|| phase.name.clone(), |level| label(level.value / scale))})
+    });
+    let rows: Vec<Value> = rows.collect();
     let layers = vec![
         json!({"data": {"values": rows}, "mark": {"type": "rect", "clip": true, "color": "#888"},
                "encoding": {"x": {"field": "start", "type": "quantitative"}, "x2": {"field": "end"},
@@ -62,15 +57,31 @@ fn phases(timeline: &Timeline) -> (Vec<Value>, String) {
         json!({"data": {"values": rows}, "mark": {"type": "text", "clip": true, "baseline": "top", "fontSize": 10, "color": "#333"},
                "encoding": {"x": {"field": "middle", "type": "quantitative"}, "y": {"value": 3}, "text": {"field": "text"}, "tooltip": {"field": "name"}}}),
     ];
-    let unit = if unit.is_empty() {
-        String::new()
-    } else {
-        format!(" in {unit}")
-    };
-    (
-        layers,
-        format!(" Shaded bands are the phases, named by the load asked for{unit}."),
-    )
+    let within = if unit.is_empty() { "" } else { " in " };
+    let explained =
+        format!(" Shaded bands are the phases, named by the load asked for{within}{unit}.");
+    (layers, explained)
+}
+
+/// A figure over the seconds of a trial: `layer` between the bands of its phases and their labels. `caption` precedes what
+/// explains these, and `flags` are of the numbers.
+fn with_phases(
+    [id, title, caption]: [String; 3],
+    timeline: &Timeline,
+    flags: impl Iterator<Item = Source>,
+    layer: Value,
+) -> Figure {
+    let (mut drawn, explained) = phases(timeline);
+    let place = drawn.len().min(1);
+    drawn.insert(place, extended(json!({"params": [zoom()]}), layer));
+    let caption = format!("{caption}{explained}{} {ZOOM}", unmeasured(flags));
+    Figure::new(id, title, caption, json!(190), json!({"layer": drawn}))
+}
+
+/// A field on an axis from 0 to a little above the highest value.
+fn from_zero(field: &str, title: &str, highest: f64) -> Value {
+    json!({"field": field, "type": "quantitative", "title": title,
+           "scale": {"domain": [0, highest * 1.15], "nice": false}, "axis": {"tickCount": 4}})
 }
 
 /// The shortest label of a level: `100`, `2.5`.
@@ -126,39 +137,30 @@ fn cpu_over_time(
     if rows.is_empty() {
         return None;
     }
-    let highest = top.iter().copied().fold(0.0, f64::max);
-    let (mut drawn, explained) = phases(timeline);
-    let color = encoding("who", &names, &colors, true);
-    let place = drawn.len().min(1);
-    drawn.insert(
-        place,
+    let highest = top.into_iter().fold(0.0, f64::max);
+    let y = from_zero("cores", "cores busy", highest);
+    let texts = [
+        format!("{workload} {} cpu over time", summary.short),
+        format!(
+            "{workload}, {}: CPU by actor and stage over time",
+            summary.short
+        ),
+        format!("Trial {:04}, stacked by who spent it.", timeline.trial),
+    ];
+    Some(with_phases(
+        texts,
+        timeline,
+        timeline.cpu.iter().map(|layer| layer.source),
         json!({
-            "params": [zoom()],
             "data": {"values": rows},
             "mark": {"type": "area", "opacity": 0.9, "interpolate": "step-after", "clip": true},
             "encoding": {
                 "x": seconds(),
-                "y": {"field": "cores", "type": "quantitative", "stack": "zero", "title": "cores busy",
-                      "scale": {"domain": [0, highest * 1.15], "nice": false}, "axis": {"tickCount": 4}},
-                "color": color, "order": {"field": "place", "type": "quantitative"},
+                "y": extended(y, json!({"stack": "zero"})),
+                "color": encoding("who", &names, &colors, true), "order": {"field": "place", "type": "quantitative"},
                 "tooltip": [{"field": "who"}, {"field": "second"}, {"field": "cores", "title": "cores busy"}]
             }
         }),
-    );
-    let title = format!(
-        "{workload}, {}: CPU by actor and stage over time",
-        summary.short
-    );
-    Some(Figure::new(
-        format!("{workload} {} cpu over time", summary.short),
-        title,
-        format!(
-            "Trial {:04}, stacked by who spent it.{explained}{} {ZOOM}",
-            timeline.trial,
-            unmeasured(timeline.cpu.iter().map(|layer| layer.source))
-        ),
-        json!(190),
-        json!({"layer": drawn}),
     ))
 }
 
@@ -166,8 +168,8 @@ fn watts_over_time(
     context: &Context,
     treatments: &[(&TreatmentSummary, &Timeline)],
 ) -> Option<Figure> {
-    let own: Vec<_> = treatments
-        .iter()
+    let own = treatments.iter();
+    let own: Vec<_> = own
         .filter_map(|(summary, timeline)| Some((*summary, *timeline, timeline.watts.as_ref()?)))
         .collect();
     let (_, first, _) = own.first()?;
@@ -184,33 +186,26 @@ fn watts_over_time(
     if rows.is_empty() {
         return None;
     }
-    let (mut drawn, explained) = phases(first);
-    let place = drawn.len().min(1);
-    drawn.insert(
-        place,
+    let workload = context.workload;
+    let texts = [
+        format!("{workload} watts over time"),
+        format!("{workload}: power of the host over time"),
+        "One trial of each treatment, the first that counts.".to_owned(),
+    ];
+    Some(with_phases(
+        texts,
+        first,
+        own.iter().map(|(_, _, (_, source))| *source),
         json!({
-            "params": [zoom()],
             "data": {"values": rows},
             "mark": {"type": "line", "strokeWidth": 1.3, "interpolate": "step-after", "clip": true},
             "encoding": {
                 "x": seconds(),
-                "y": {"field": "watts", "type": "quantitative", "title": "W", "scale": {"domain": [0, highest * 1.15], "nice": false}, "axis": {"tickCount": 4}},
+                "y": from_zero("watts", "W", highest),
                 "color": curves.color(),
                 "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "second"}, {"field": "watts", "title": "W"}]
             }
         }),
-    );
-    let workload = context.workload;
-    let title = format!("{workload}: power of the host over time");
-    Some(Figure::new(
-        format!("{workload} watts over time"),
-        title,
-        format!(
-            "One trial of each treatment, the first that counts.{explained}{} {ZOOM}",
-            unmeasured(own.iter().map(|(_, _, (_, source))| *source))
-        ),
-        json!(190),
-        json!({"layer": drawn}),
     ))
 }
 
@@ -226,11 +221,7 @@ fn zoom() -> Value {
 /// The rates within the measured window, one line per trial.
 pub(super) fn over_time(context: &Context, trials: &HashMap<&str, Vec<&TrialRow>>) -> Vec<Figure> {
     const MOST_POINTS: usize = 6000;
-    let Context {
-        workload,
-        treatments,
-        ..
-    } = *context;
+    let (workload, treatments) = (context.workload, context.treatments);
     let mut own: Vec<(&TreatmentSummary, &TrialRow)> = Vec::new();
     for summary in treatments {
         let trials = trials.get(summary.treatment.label.as_str());
@@ -252,38 +243,26 @@ pub(super) fn over_time(context: &Context, trials: &HashMap<&str, Vec<&TrialRow>
             continue;
         };
         let every = points.div_ceil(MOST_POINTS).max(1);
-        let (scale, unit) = common_scale(
-            lines
-                .iter()
-                .flat_map(|(_, _, series)| series.rates.iter().copied()),
-            first.unit,
-        );
-        let unit = if name == "CPU" {
-            "cores busy".to_owned()
-        } else {
-            unit
+        let rates = lines.iter().flat_map(|(_, _, series)| &series.rates);
+        let scale = Scale::of(rates.copied(), first.unit);
+        let (what, unit) = match name {
+            "CPU" => ("CPU of the target", "cores busy"),
+            name => (name, scale.unit.as_str()),
         };
         // The plan's order, independent of the order of trials.
         let shorts: HashSet<&str> = lines.iter().map(|(own, ..)| own.short.as_str()).collect();
-        let drawn = treatments
-            .iter()
-            .copied()
-            .filter(|one| shorts.contains(one.short.as_str()));
+        let all = treatments.iter().copied();
+        let drawn = all.filter(|one| shorts.contains(one.short.as_str()));
         let curves = Curves::of(context, "", drawn);
         let mut values = Vec::new();
         for (summary, index, series) in &lines {
             for (second, rate) in series.rates.iter().enumerate().step_by(every) {
                 values.push(
-                    json!({"second": second, "rate": rate / scale, "trial": format!("{index:04}"),
+                    json!({"second": second, "rate": rate / scale.by, "trial": format!("{index:04}"),
                                    "curve": curves.name(summary), "treatment": summary.short}),
                 );
             }
         }
-        let what = if name == "CPU" {
-            "CPU of the target"
-        } else {
-            name
-        };
         let title = format!("{workload}: {what} over the measured window");
         figures.push(Figure::new(format!("{workload} {name} over time"), title, format!(
                 "One line a trial. A level line is a steady state; the classes are in the table of treatments. {ZOOM}"
