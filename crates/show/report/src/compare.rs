@@ -12,9 +12,10 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::iter::once;
 use vtax_core::{counted, metric};
+use vtax_results::Treatment;
 use vtax_results::numbers::percent;
 use vtax_results::stats::{Verdict, seed_of};
-use vtax_results::text::{Table, clean, cut};
+use vtax_results::text::{self, Table, at_most, clean, cut};
 
 /// Comparison of runs with the first of them.
 #[derive(Debug, Clone, Serialize)]
@@ -156,25 +157,22 @@ type Labelled<'a> = HashMap<&'a str, &'a TreatmentSummary>;
 /// the name of its program, and the next version may have another.
 fn counterparts<'a>(first: &'a Analysis, other: &'a Analysis) -> Labelled<'a> {
     let before = first.by_label();
-    let same: Labelled<'a> = (other.treatments.iter())
-        .filter_map(|after| {
-            let label = after.treatment.label.as_str();
-            Some((label, *before.get(label)?))
-        })
-        .collect();
+    let matched = |of: &dyn Fn(&Treatment) -> Option<&'a TreatmentSummary>| -> Labelled<'a> {
+        let treatments = other.treatments.iter().map(|after| &after.treatment);
+        treatments
+            .filter_map(|after| Some((after.label.as_str(), of(after)?)))
+            .collect()
+    };
+    let same = matched(&|after| before.get(after.label.as_str()).copied());
     if !same.is_empty() || first.workloads.len() != 1 || other.workloads.len() != 1 {
         return same;
     }
-    let alike = |after: &TreatmentSummary| {
-        let after = &after.treatment;
+    matched(&|after| {
         first.treatments.iter().find(|before| {
             let before = &before.treatment;
             before.platform == after.platform && before.factors == after.factors
         })
-    };
-    (other.treatments.iter())
-        .filter_map(|after| Some((after.treatment.label.as_str(), alike(after)?)))
-        .collect()
+    })
 }
 
 /// The keys in which the plans of two runs differ. Where each has one workload, these are compared whatever their names.
@@ -219,17 +217,14 @@ impl RunComparison {
         let Some((letter, run)) = runs.find(|(_, run)| run.comparisons.is_empty()) else {
             return Ok(());
         };
-        let list = |labels: &[String]| clean(&few(labels));
-        Err(
-            match (run.only_first.as_slice(), run.only_here.as_slice()) {
-                ([], _) | (_, []) => NothingShared::Taxes(letter),
-                (first, other) => NothingShared::Treatments {
-                    letter,
-                    first: list(first),
-                    other: list(other),
-                },
-            },
-        )
+        if run.only_first.is_empty() || run.only_here.is_empty() {
+            return Err(NothingShared::Taxes(letter));
+        }
+        Err(NothingShared::Treatments {
+            letter,
+            first: clean(&few(&run.only_first)),
+            other: clean(&few(&run.only_here)),
+        })
     }
 }
 
@@ -263,29 +258,22 @@ fn tax_comparisons(first: &Analysis, before: &Labelled<'_>, other: &Analysis) ->
 fn cautions(of: Of, first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec<String> {
     let mut cautions = Vec::new();
     if kinds.has_intervals() && of == Of::Cost {
-        cautions.push(
-            "The runs were not interleaved: a change of the host between them looks like a difference."
-                .to_owned(),
-        );
+        let apart = "The runs were not interleaved: a change of the host between them looks like a difference.";
+        cautions.push(apart.to_owned());
     }
     if kinds.exact {
-        cautions.push(ONE_SEED.to_owned());
-        cautions.push(
-            "Another image, or another build of vtax, executes other instructions: so small a difference is theirs."
-                .to_owned(),
-        );
+        let others = "Another image, or another build of vtax, executes other instructions: so small a difference is theirs.";
+        cautions.extend([ONE_SEED, others].map(str::to_owned));
     }
     let all = ('A'..).zip(once(first).chain(others.iter().copied()));
     cautions.extend(all.filter_map(|(letter, run)| suspicion(letter, run)));
     for (letter, other) in ('B'..).zip(others) {
+        let mut differ = |what: &str, how: String| {
+            cautions.push(format!("The {what} of A and {letter} differ{how}."));
+        };
         match differing(first, other) {
-            None if first.plan_sha256 != other.plan_sha256 => {
-                cautions.push(format!("The plans of A and {letter} differ."));
-            }
-            Some(keys) if !keys.is_empty() => {
-                let keys = few(&keys);
-                cautions.push(format!("The plans of A and {letter} differ: {keys}."));
-            }
+            None if first.plan_sha256 != other.plan_sha256 => differ("plans", String::new()),
+            Some(keys) if !keys.is_empty() => differ("plans", format!(": {}", few(&keys))),
             _ => {}
         }
         for (what, mine, theirs) in [
@@ -293,9 +281,7 @@ fn cautions(of: Of, first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec
             ("places", &first.place, &other.place),
         ] {
             if mine != theirs {
-                cautions.push(format!(
-                    "The {what} of A and {letter} differ: {mine} and {theirs}."
-                ));
+                differ(what, format!(": {mine} and {theirs}"));
             }
         }
         let model = |run: &Analysis| {
@@ -303,7 +289,7 @@ fn cautions(of: Of, first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec
             all.find_map(|of| of.environment.get("cost.model").cloned())
         };
         if model(first) != model(other) {
-            cautions.push(format!("The cost models of A and {letter} differ."));
+            differ("cost models", String::new());
         }
     }
     cautions
@@ -314,12 +300,7 @@ const KEYS: usize = 8;
 
 /// The first keys or labels, and the number of further ones.
 pub(crate) fn few<T: AsRef<str>>(keys: &[T]) -> String {
-    let shown: Vec<&str> = keys.iter().take(KEYS).map(AsRef::as_ref).collect();
-    let more = match keys.len().saturating_sub(KEYS) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("{}{more}", shown.join(", "))
+    text::few(keys, KEYS, ", ")
 }
 
 /// The reason to claim nothing about a run; `None` where its trials are not suspect.
@@ -412,14 +393,10 @@ fn notes(comparison: &RunComparison, width: usize) -> Vec<String> {
     let runs = || ('B'..).zip(&comparison.others);
     let rows = || comparison.others.iter().flat_map(|run| &run.comparisons);
     let kinds: Kinds = rows().map(|row| row.certainty).collect();
-    let interval = if kinds.has_intervals() {
-        " [95 % CI]"
-    } else {
-        ""
-    };
     let mut notes = vec![format!(
-        "* a difference is shown; = the same within {}; ratios are to A{interval}",
-        percent(comparison.minimum_effect)
+        "* a difference is shown; = the same within {}; {}",
+        percent(comparison.minimum_effect),
+        kinds.titled("ratios are to A")
     )];
     let headlines = rows().filter(|row| row.headline);
     let unsupported = headlines.filter_map(|row| row.judgement.unsupported);
@@ -439,11 +416,11 @@ fn notes(comparison: &RunComparison, width: usize) -> Vec<String> {
             .filter_map(|row| Some((row.needed_in_words()?, &row.metric, &row.treatment)))
             .map(|(needed, metric, treatment)| format!("{needed}: {metric} {treatment}"))
             .collect();
-        let shown = open.iter().take(MOST_ESTIMATES);
-        notes.extend(shown.map(|row| cut(&format!("not shown in {letter}: {row}"), width)));
-        if let Some(more @ 1..) = open.len().checked_sub(MOST_ESTIMATES) {
-            notes.push(format!("not shown in {letter}: {more} more, in --json"));
-        }
+        let rows = at_most(open, MOST_ESTIMATES, |more| {
+            format!("{more} more, in --json")
+        });
+        let note = |row: &String| cut(&format!("not shown in {letter}: {row}"), width);
+        notes.extend(rows.iter().map(note));
     }
     for (letter, run) in runs() {
         for (what, labels) in [("not", &run.only_first), ("only", &run.only_here)] {

@@ -30,18 +30,8 @@ pub(crate) struct Row {
     block: i64,
     texts: [ByteArray; TEXTS.len()],
     counts: bool,
-    value: f64,
-    /// The interval of a quantile within the trial.
-    interval: Option<Interval>,
-}
-
-impl Row {
-    /// The value and the ends of its interval; what does not exist is no number.
-    fn numbers(&self) -> [f64; 3] {
-        let ends = self.interval.map(|ends| [ends.low, ends.high]);
-        let [low, high] = ends.unwrap_or([f64::NAN; 2]);
-        [self.value, low, high]
-    }
+    /// The value, and the ends of the interval of a quantile within the trial; what does not exist is no number.
+    numbers: [f64; 3],
 }
 
 /// Names of the text columns in [`Row::texts`]: of the run and its machine, of the trial, of the metric.
@@ -161,8 +151,11 @@ pub(crate) fn rows_of(
                 None => metric.next().unwrap_or_default(),
             }),
             counts: trial.counts(),
-            value,
-            interval,
+            numbers: [
+                value,
+                interval.map_or(f64::NAN, |ends| ends.low),
+                interval.map_or(f64::NAN, |ends| ends.high),
+            ],
         }
     };
     if trial.metrics.is_empty() {
@@ -216,10 +209,11 @@ pub fn csv(results: &ResultsDir, into: &mut impl Write) -> io::Result<Vec<Result
         let texts = texts.map(|text| field(&String::from_utf8_lossy(text.data())));
         let texts = texts.collect::<Vec<_>>().join(",");
         write!(into, "{},{},{texts},{}", row.trial, row.block, row.counts)?;
-        for number in row.numbers() {
-            let number = Some(number).filter(|number| number.is_finite());
-            let number = number.map(|number| number.to_string());
-            write!(into, ",{}", number.unwrap_or_default())?;
+        for number in row.numbers {
+            write!(into, ",")?;
+            if number.is_finite() {
+                write!(into, "{number}")?;
+            }
         }
         writeln!(into)?;
     }
@@ -331,9 +325,8 @@ impl Dataset {
         let counts: Vec<bool> = rows.iter().map(|row| row.counts).collect();
         write_column::<BoolType>(&mut group, &counts)?;
         for column in 0..3 {
-            let numbers = rows
-                .iter()
-                .filter_map(|row| row.numbers().get(column).copied());
+            let all = rows.iter();
+            let numbers = all.filter_map(|row| row.numbers.get(column).copied());
             write_column::<DoubleType>(&mut group, &numbers.collect::<Vec<f64>>())?;
         }
         group.close()?;

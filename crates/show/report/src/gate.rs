@@ -140,8 +140,8 @@ pub fn judge_comparison(
 /// When no series has the metric or the treatment.
 pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate>, GateError> {
     let last = history.runs.len().saturating_sub(1);
-    let run = history.runs.last();
-    let run = run.map_or_else(String::new, |run| run.directory.clone());
+    let last_run = history.runs.last();
+    let run = last_run.map_or("", |run| run.directory.as_str());
     let family = gates.iter().flat_map(|gate| followed(gate, history));
     let confidence = confidence_of_each(family.count());
     let mut judged = Vec::new();
@@ -152,13 +152,14 @@ pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate
                 && one.runs.contains(&last)
         });
         let few = unsupported.map(|one| {
-            let reason = format!("of the last run, {}", one.reason);
-            (&one.treatment, (GateOutcome::Undecided, reason))
+            let why = Err(format!("of the last run, {}", one.reason));
+            entry(gate, run, &one.treatment, why)
         });
-        let mut own: Vec<(&String, (GateOutcome, String))> = few.collect();
+        let mut own: Vec<JudgedGate> = few.collect();
         for one in followed(gate, history) {
-            if own.iter().all(|(of, _)| **of != one.treatment) {
-                own.push((&one.treatment, judge_window(gate, one, last, confidence)));
+            if own.iter().all(|of| of.treatment != one.treatment) {
+                let found = of_window(one, last, confidence);
+                own.push(entry(gate, run, &one.treatment, found));
             }
         }
         if own.is_empty() {
@@ -166,8 +167,7 @@ pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate
                 gate: gate.text.clone(),
             });
         }
-        let own = own.into_iter();
-        judged.extend(own.map(|(treatment, found)| entry(gate, &run, treatment, found)));
+        judged.extend(own);
     }
     Ok(judged)
 }
@@ -214,7 +214,6 @@ pub fn worst(judged: &[JudgedGate]) -> GateOutcome {
 }
 
 fn judge_gate(gate: &Gate, run: &ComparedRun) -> Result<Vec<JudgedGate>, GateError> {
-    let judged = |treatment: &str, found| entry(gate, &run.run, treatment, found);
     let applies = |row: &&Comparison| gate.applies_to(&row.treatment, &row.platform);
     let rows = || run.comparisons.iter().filter(applies);
     let of_metric = || rows().filter(|row| row.metric == gate.metric);
@@ -235,31 +234,55 @@ fn judge_gate(gate: &Gate, run: &ComparedRun) -> Result<Vec<JudgedGate>, GateErr
             });
         }
     }
-    let own = of_metric().map(|row| judged(&row.treatment, judge_row(gate, row)));
-    let mut all: Vec<JudgedGate> = own.collect();
+    let mut all: Vec<JudgedGate> = of_metric()
+        .map(|row| entry(gate, &run.run, &row.treatment, of_row(gate, row)))
+        .collect();
     if all.is_empty() {
         let names = rows().map(|row| row.metric.as_str());
         return Err(unknown(gate, run, "metric", &gate.metric, names));
     }
     if gate.subject.is_none() {
-        let missing = [
+        for (labels, reason) in [
             (&run.only_first, "only the base run has this treatment"),
             (&run.only_here, "the base run lacks this treatment"),
-        ];
-        for (labels, reason) in missing {
-            let undecided = || (GateOutcome::Undecided, reason.to_owned());
-            all.extend(labels.iter().map(|label| judged(label, undecided())));
+        ] {
+            let undecided = || Err(reason.to_owned());
+            all.extend((labels.iter()).map(|label| entry(gate, &run.run, label, undecided())));
         }
     }
     Ok(all)
 }
 
-fn entry(
-    gate: &Gate,
-    run: &str,
-    treatment: &str,
-    (outcome, reason): (GateOutcome, String),
-) -> JudgedGate {
+/// What decides a gate.
+struct Evidence {
+    /// The ratio with its interval, in words.
+    shown: String,
+    /// The ends of the interval; the ratio itself where it is exact.
+    ends: (f64, f64),
+    /// What would decide where the interval contains the limit, after a semicolon; empty where unknown.
+    more: String,
+}
+
+/// A gate, judged by the evidence; undecided for the reason why there is none.
+fn entry(gate: &Gate, run: &str, treatment: &str, found: Result<Evidence, String>) -> JudgedGate {
+    let is_inside = |end: f64| {
+        if gate.is_upper {
+            end <= gate.limit
+        } else {
+            end >= gate.limit
+        }
+    };
+    let (outcome, reason) = match found {
+        Err(reason) => (GateOutcome::Undecided, reason),
+        Ok(Evidence { shown, ends, more }) => match (is_inside(ends.0), is_inside(ends.1)) {
+            (true, true) => (GateOutcome::Passed, shown),
+            (false, false) => (GateOutcome::Missed, shown),
+            _ => (
+                GateOutcome::Undecided,
+                format!("{shown}: the interval contains the limit{more}"),
+            ),
+        },
+    };
     JudgedGate {
         gate: gate.text.clone(),
         run: run.to_owned(),
@@ -270,21 +293,20 @@ fn entry(
     }
 }
 
-fn judge_row(gate: &Gate, row: &Comparison) -> (GateOutcome, String) {
-    let undecided = |reason: &str| (GateOutcome::Undecided, reason.to_owned());
+/// The evidence of a comparison.
+fn of_row(gate: &Gate, row: &Comparison) -> Result<Evidence, String> {
     let (Some(ratio), Some(shown)) = (row.ratio, row.ratio_in_words()) else {
-        return undecided(row.note.as_deref().unwrap_or("no ratio"));
+        return Err(row.note.clone().unwrap_or_else(|| "no ratio".to_owned()));
     };
-    let (low, high) = match (row.judgement.verdict, row.interval()) {
-        (Verdict::Suspect, _) => {
-            return undecided(&format!("{shown}, but the trials are suspect"));
-        }
+    let more = more(gate, row);
+    let ends = match (row.judgement.verdict, row.interval()) {
+        (Verdict::Suspect, _) => return Err(format!("{shown}, but the trials are suspect")),
         (Verdict::Unsupported, _) => {
             let why = row.judgement.unsupported.map(|why| why.to_string());
-            return undecided(&format!("{shown}, but {}", why.unwrap_or_default()));
+            return Err(format!("{shown}, but {}", why.unwrap_or_default()));
         }
         (Verdict::NoWork, _) => {
-            return undecided(&format!(
+            return Err(format!(
                 "{shown}, but each run took the same time and its work is not known: give the work (--work, or `work` in \
                  a plan)"
             ));
@@ -293,66 +315,34 @@ fn judge_row(gate: &Gate, row: &Comparison) -> (GateOutcome, String) {
         (verdict, Some(interval)) if verdict != Verdict::TooFewTrials => {
             (interval.low, interval.high)
         }
-        _ => {
-            let (repeated, more) = (row.repeated(), more(gate, row));
-            return undecided(&format!("{shown}: too few {repeated}{more}"));
-        }
+        _ => return Err(format!("{shown}: too few {}{more}", row.repeated())),
     };
-    match outcome_of(gate, low, high) {
-        GateOutcome::Undecided => {
-            let more = more(gate, row);
-            undecided(&format!("{shown}: the interval contains the limit{more}"))
-        }
-        outcome => (outcome, shown),
-    }
+    Ok(Evidence { shown, ends, more })
 }
 
-/// Judges the last run of a series by the window of runs before it.
-fn judge_window(
-    gate: &Gate,
-    series: &Series,
-    last: usize,
-    confidence: f64,
-) -> (GateOutcome, String) {
-    let undecided = |reason: String| (GateOutcome::Undecided, reason);
-    let Some((window, value)) = series.window(last) else {
-        return undecided("the last run has no value that counts".to_owned());
-    };
+/// The evidence of the last run of a series: its ratio to the window of runs before it.
+fn of_window(series: &Series, last: usize, confidence: f64) -> Result<Evidence, String> {
+    let window = series.window(last);
+    let (window, value) = window.ok_or("the last run has no value that counts")?;
     let runs = counted(window.len(), "run");
     let (ratio, interval) = match (series.exact, window.last()) {
         (true, Some(before)) => (value / before, None),
-        _ => match ratio_to_window(&window, value, confidence) {
-            Some((ratio, interval)) => (ratio, Some(interval)),
-            None => {
-                return undecided(format!(
-                    "{runs} of this level before it, and {FEWEST_IN_WINDOW} are needed"
-                ));
-            }
-        },
+        _ => {
+            let found = ratio_to_window(&window, value, confidence);
+            let (ratio, interval) = found.ok_or_else(|| {
+                format!("{runs} of this level before it, and {FEWEST_IN_WINDOW} are needed")
+            })?;
+            (ratio, Some(interval))
+        }
     };
-    let (low, high) = interval.map_or((ratio, ratio), |ends| (ends.low, ends.high));
-    let shown = format!(
-        "{} of {runs} before it",
-        numbers::ratio(ratio, interval).line()
-    );
-    match outcome_of(gate, low, high) {
-        GateOutcome::Undecided => undecided(format!("{shown}: the interval contains the limit")),
-        outcome => (outcome, shown),
-    }
-}
-
-/// The outcome for a ratio in an interval.
-fn outcome_of(gate: &Gate, low: f64, high: f64) -> GateOutcome {
-    let (is_within, is_beyond) = if gate.is_upper {
-        (high <= gate.limit, low > gate.limit)
-    } else {
-        (low >= gate.limit, high < gate.limit)
-    };
-    match (is_within, is_beyond) {
-        (true, _) => GateOutcome::Passed,
-        (_, true) => GateOutcome::Missed,
-        _ => GateOutcome::Undecided,
-    }
+    Ok(Evidence {
+        shown: format!(
+            "{} of {runs} before it",
+            numbers::ratio(ratio, interval).line()
+        ),
+        ends: interval.map_or((ratio, ratio), |ends| (ends.low, ends.high)),
+        more: String::new(),
+    })
 }
 
 /// The repetitions that distinguish the ratio from the limit with a power of 80 %; empty where unknown.
@@ -377,10 +367,9 @@ fn unknown<'a>(
         (&run.only_first, "; only the base run has it"),
         (&run.only_here, "; the base run lacks it"),
     ];
-    let mut only = only.iter();
-    let only = only.find(|(labels, _)| kind == "treatment" && labels.iter().any(|of| of == name));
-    let remedy = match only {
-        Some((_, remedy)) => Some((*remedy).to_owned()),
+    let is_of = |labels: &[String]| kind == "treatment" && labels.iter().any(|of| of == name);
+    let remedy = match only.into_iter().find(|(labels, _)| is_of(labels)) {
+        Some((_, remedy)) => Some(remedy.to_owned()),
         None => nearest(name, known).map(|names| format!("; nearest: {names}")),
     };
     let run = clean(&run.run);
@@ -403,9 +392,7 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<Strin
     let known = known.map(|one| (strsim::jaro_winkler(name, one), one));
     let mut known: Vec<(f64, &str)> = known.collect();
     known.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let similar = known
-        .iter()
-        .filter(|(similarity, _)| *similarity >= SIMILAR);
+    let similar = known.iter().filter(|(alike, _)| *alike >= SIMILAR);
     let most = similar.count().clamp(1, MOST_SUGGESTIONS);
     let names = known.iter().take(most);
     let names: Vec<String> = names

@@ -14,9 +14,9 @@ pub use vtax_results::limit::Of;
 use vtax_results::numbers::{percent, plain, ratio};
 use vtax_results::stats::{
     Interval, LONGEST_SERIES, Unsupported, Verdict, benjamini_hochberg, changepoints,
-    exact_verdict, seed_of, unpaired_tax,
+    exact_verdict, extremes, seed_of, unpaired_tax,
 };
-use vtax_results::text::{Table, clean, cut};
+use vtax_results::text::{Table, at_most, clean, cut};
 
 /// Level of the family of series.
 const ALPHA: f64 = 0.05;
@@ -186,24 +186,21 @@ fn gathered(
     let mut series: Vec<Series> = Vec::new();
     let mut places: BTreeMap<(String, String), usize> = BTreeMap::new();
     let mut unsupported: Vec<UnsupportedValues> = Vec::new();
-    for (index, run) in runs.iter().enumerate() {
-        if HistoryRun::of(run).left_out.is_some() {
-            continue;
-        }
-        let own: Vec<(Series, Option<Unsupported>)> = match of {
-            Of::Tax => (run.comparisons.iter())
-                .filter(|row| wanted(&row.metric, row.headline))
-                .filter_map(|row| Some((Series::of_tax(row, index)?, row.judgement.unsupported)))
-                .collect(),
-            Of::Cost => (run.treatments.iter())
-                .flat_map(|of| of.metrics.iter().map(move |metric| (of, metric)))
-                .filter(|(_, metric)| wanted(&metric.name, metric.headline))
-                .filter_map(|(of, metric)| {
-                    Some((Series::of_cost(of, metric, index)?, metric.unsupported()))
-                })
+    let counting = |(_, run): &(usize, &&Analysis)| HistoryRun::of(run).left_out.is_none();
+    for (index, run) in runs.iter().enumerate().filter(counting) {
+        let taxes = (run.comparisons.iter()).filter(|row| wanted(&row.metric, row.headline));
+        let all = run.treatments.iter().flat_map(|of| {
+            let metrics = of.metrics.iter();
+            metrics.map(move |metric| (of, metric))
+        });
+        let costs = all.filter(|(_, metric)| wanted(&metric.name, metric.headline));
+        let own: Vec<Option<(Series, Option<Unsupported>)>> = match of {
+            Of::Tax => taxes.map(|row| Series::of_tax(row, index)).collect(),
+            Of::Cost => costs
+                .map(|(of, one)| Series::of_cost(of, one, index))
                 .collect(),
         };
-        for (one, reason) in own {
+        for (one, reason) in own.into_iter().flatten() {
             if let Some(reason) = reason {
                 leave_out(&mut unsupported, one, index, reason);
                 continue;
@@ -240,8 +237,9 @@ fn leave_out(all: &mut Vec<UnsupportedValues>, of: Series, run: usize, reason: U
 }
 
 impl Series {
-    fn of_tax(row: &Comparison, run: usize) -> Option<Self> {
-        Some(Self {
+    /// The series of one run's tax, and the reason why it is left out.
+    fn of_tax(row: &Comparison, run: usize) -> Option<(Self, Option<Unsupported>)> {
+        let series = Self {
             treatment: row.treatment.clone(),
             platform: row.platform.clone(),
             baseline: Some(row.baseline.clone()),
@@ -258,13 +256,19 @@ impl Series {
                 interval: row.tax.and_then(|tax| tax.interval),
             }],
             changes: Vec::new(),
-        })
+        };
+        Some((series, row.judgement.unsupported))
     }
 
-    /// Of metrics with a direction; one that is zero or negative has no ratio to another run's.
-    fn of_cost(of: &TreatmentSummary, metric: &MetricSummary, run: usize) -> Option<Self> {
+    /// As [`Series::of_tax`], of metrics with a direction; one that is zero or negative has no ratio to another run's.
+    fn of_cost(
+        of: &TreatmentSummary,
+        metric: &MetricSummary,
+        run: usize,
+    ) -> Option<(Self, Option<Unsupported>)> {
         let value = metric.description.mean;
-        (metric.better != Better::Neither && value > 0.0 && value.is_finite()).then(|| Self {
+        let has_ratio = metric.better != Better::Neither && value > 0.0 && value.is_finite();
+        let series = || Self {
             treatment: of.treatment.label.clone(),
             platform: of.treatment.platform.clone(),
             baseline: None,
@@ -281,7 +285,8 @@ impl Series {
                 interval: metric.interval,
             }],
             changes: Vec::new(),
-        })
+        };
+        has_ratio.then(|| (series(), metric.unsupported()))
     }
 
     /// Adds another run's value. One in another unit is no value of this series.
@@ -443,22 +448,14 @@ fn cautions(
     series: &[Series],
     unsupported: &[UnsupportedValues],
 ) -> Vec<String> {
-    let mut cautions = Vec::new();
-    for one in unsupported.iter().take(MOST_CAUTIONS) {
-        cautions.push(format!(
-            "{}: {} of {} of {} is left out: {}.",
-            one.treatment,
-            one.metric,
-            one.runs.len(),
-            counted(runs.len(), "run"),
-            one.reason
-        ));
-    }
-    if let Some(more @ 1..) = unsupported.len().checked_sub(MOST_CAUTIONS) {
-        cautions.push(format!(
-            "{more} more series have too few requests for a quantile."
-        ));
-    }
+    let few = unsupported.iter().map(|one| {
+        let (times, all) = (one.runs.len(), counted(runs.len(), "run"));
+        let (treatment, metric, reason) = (&one.treatment, &one.metric, one.reason);
+        format!("{treatment}: {metric} of {times} of {all} is left out: {reason}.")
+    });
+    let mut cautions = at_most(few.collect(), MOST_CAUTIONS, |more| {
+        format!("{more} more series have too few requests for a quantile.")
+    });
     let counted = |one: &Series| one.points.len();
     if series.iter().all(|one| counted(one) < 4 && !one.exact) {
         cautions.push("A change needs at least two runs before it and two after it.".to_owned());
@@ -498,11 +495,9 @@ pub fn table(history: &History, width: usize) -> String {
             let run = history.runs.get(change.since);
             let run = run.map_or_else(String::new, |run| clean(&run.directory));
             lines.push(cut(&format!("    {}", one.in_words(change, &run)), width));
-            let facts = change.with.iter().take(MOST_FACTS);
+            let more = |more| format!("{more} more facts, in --json");
+            let facts = at_most(change.with.clone(), MOST_FACTS, more).into_iter();
             lines.extend(facts.map(|fact| cut(&format!("      with it: {fact}"), width)));
-            if let Some(more @ 1..) = change.with.len().checked_sub(MOST_FACTS) {
-                lines.push(format!("      with it: {more} more facts, in --json"));
-            }
         }
     }
     if !steady.is_empty() {
@@ -586,8 +581,7 @@ impl Series {
         const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let skipped = self.points.len().saturating_sub(width);
         let values = self.values(skipped, self.points.len());
-        let low = values.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let (low, high) = extremes(values.iter().copied());
         let bar = |value: &f64| {
             let share = if high > low {
                 (value - low) / (high - low)

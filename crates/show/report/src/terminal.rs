@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use vtax_core::{Source, counted, metric};
 use vtax_results::numbers::{Shown, common_scale, scaled};
 use vtax_results::stats::Verdict;
-use vtax_results::text::{clean, columns, cut, pad};
+use vtax_results::text::{at_most, clean, columns, cut, pad};
 
 /// Renders the analysis as a table of at most `width` columns (72 at least), optionally with ANSI colours.
 pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {
@@ -203,13 +203,12 @@ impl Page {
         treatments: &[&TreatmentSummary],
         metric: &MetricSummary,
     ) {
-        let mine = |summary: &TreatmentSummary| {
+        let found = treatments.iter().map(|summary| {
             let own = summary.metric(&metric.name);
-            own.filter(|own| own.unit == metric.unit).cloned()
-        };
-        let means = treatments.iter().filter_map(|summary| mine(summary));
-        let means = means.map(|own| own.description.mean);
-        let (scale, unit) = common_scale(means, metric.unit);
+            own.filter(|own| own.unit == metric.unit)
+        });
+        let means = || found.clone().flatten();
+        let (scale, unit) = common_scale(means().map(|own| own.description.mean), metric.unit);
         let comma = if unit.is_empty() { "" } else { ", " };
         let label_width = self.width - 62;
         let title = format!("{}{comma}{unit}", clean(&metric.title));
@@ -218,15 +217,14 @@ impl Page {
                 scaled(own.description.mean, own.interval, scale, String::new());
             format!("{value} {range}")
         };
-        let means = treatments.iter().filter_map(|summary| mine(summary));
         // The mark follows after a space.
-        let mean_width = means.map(|own| columns(&shown(&own)) + 1).max();
+        let mean_width = means().map(|own| columns(&shown(own)) + 1).max();
         let mean_width = mean_width.unwrap_or_default().max(19);
         let title_width = label_width + 6 + mean_width;
         let title = pad(&cut(&title, title_width - 3), title_width);
         let header = format!("  {title}{:20}  difference", "tax");
         self.line(&self.paint(DIM, &header));
-        for summary in treatments {
+        for (summary, own) in treatments.iter().zip(found.clone()) {
             // The varied levels are at the end of a name, so a name that does not fit has a line of its own.
             let mut label = clean(&summary.short);
             if columns(&label) > label_width {
@@ -234,11 +232,11 @@ impl Page {
                 label.clear();
             }
             let label = pad(&label, label_width);
-            let Some(own) = mine(summary) else {
+            let Some(own) = own else {
                 self.missing(&label, summary);
                 continue;
             };
-            let mean = pad(&shown(&own), mean_width);
+            let mean = pad(&shown(own), mean_width);
             let key = (summary.treatment.label.as_str(), metric.name.as_str());
             let comparison = compared.get(&key).copied();
             let (tax, verdict) = match comparison {
@@ -252,7 +250,7 @@ impl Page {
                 Some(Verdict::Different) => BOLD,
                 _ => DIM,
             };
-            let flag = self.paint(YELLOW, mark(&own));
+            let flag = self.paint(YELLOW, mark(own));
             let n = own.description.n;
             let verdict = self.paint(style, &verdict);
             self.line(&format!("  {label}{n:>3} {mean}{flag} {tax:20} {verdict}"));
@@ -309,15 +307,12 @@ impl Page {
             }),
         };
         let left_out = analysis.trials.iter().filter_map(why);
-        let left_out: Vec<String> = left_out.chain(analysis.unreadable.clone()).collect();
+        let left_out = left_out.chain(analysis.unreadable.clone()).collect();
         const SHOWN: usize = 5;
-        for reason in left_out.iter().take(SHOWN) {
-            self.paragraph(CYAN, "  ", reason);
-        }
-        if let Some(more @ 1..) = left_out.len().checked_sub(SHOWN) {
-            let more = counted(more, "trial");
-            let rest = format!("and {more} more, listed in the report");
-            self.paragraph(CYAN, "  ", &rest);
+        for reason in at_most(left_out, SHOWN, |more| {
+            format!("and {} more, listed in the report", counted(more, "trial"))
+        }) {
+            self.paragraph(CYAN, "  ", &reason);
         }
         if let Some(folded @ 1..) = self.folded {
             let (path, notes) = (analysis.path.display(), counted(folded, "note"));

@@ -108,10 +108,7 @@ fn sentences(analysis: &Analysis) -> Markup {
         }
         (legend(analysis))
     };
-    let summary = format!(
-        "{} in sentences",
-        counted(analysis.sentences.len(), "finding")
-    );
+    let summary = counted(analysis.sentences.len(), "finding") + " in sentences";
     html! { @if !analysis.sentences.is_empty() { (fold(&summary, false, &all)) } }
 }
 
@@ -125,11 +122,10 @@ const FOLD_EQUAL_ABOVE: usize = 8;
 fn of_workload(found: &[&Sentence]) -> Markup {
     let is_cpu = |sentence: &&&Sentence| metric::CPU_PER_WORK.is(&sentence.metric);
     let lead = found.iter().find(is_cpu).or(found.first());
-    let (first, more): (Vec<&Sentence>, Vec<&Sentence>) =
-        (found.iter().copied()).partition(|sentence| {
-            found.len() <= FOLD_METRICS_ABOVE
-                || lead.is_some_and(|lead| lead.metric == sentence.metric)
-        });
+    let is_first = |of: &&Sentence| {
+        found.len() <= FOLD_METRICS_ABOVE || lead.is_some_and(|lead| lead.metric == of.metric)
+    };
+    let (first, more): (Vec<&Sentence>, Vec<&Sentence>) = found.iter().copied().partition(is_first);
     html! {
         (different_first(&first))
         @if !more.is_empty() {

@@ -10,6 +10,7 @@ use crate::analysis::{
 use crate::figures::Platforms;
 use maud::{Markup, html};
 use std::collections::{BTreeMap, HashMap};
+use std::iter::once;
 use vtax_core::metric::{self, Metric};
 use vtax_core::{Source, counted};
 use vtax_results::numbers::{estimate, plain, when};
@@ -95,21 +96,13 @@ fn metrics(
     let metrics = distinct_metrics(treatments.iter().flat_map(|summary| &summary.metrics));
     let (headline, rest): (Vec<_>, Vec<_>) =
         metrics.into_iter().partition(|metric| metric.headline);
-    let rows = |metrics: &[&MetricSummary]| {
-        let names = treatments.iter().map(|summary| short_name(summary, all));
-        let rows = html! {
-            @for metric in metrics {
-                tr {
-                    (metric_name(metric))
-                    @for summary in treatments {
-                        @let key = (summary.treatment.label.as_str(), metric.name.as_str());
-                        (mean(summary.metric(&metric.name), scatter, compared.get(&key).copied()))
-                    }
-                }
-            }
-        };
-        table([html! { "metric" }].into_iter().chain(names), &rows)
-    };
+    let columns = treatments.iter().map(|summary| Column {
+        head: short_name(summary, all),
+        metrics: &summary.metrics,
+        label: &summary.treatment.label,
+    });
+    let columns: Vec<Column<'_>> = columns.collect();
+    let rows = |metrics: &[&MetricSummary]| grid(metrics, &columns, scatter, compared);
     html! {
         h3 { (workload) }
         @if headline.is_empty() && rest.is_empty() {
@@ -120,6 +113,36 @@ fn metrics(
             (fold(&format!("{workload}: {}", counted(rest.len(), "other metric")), headline.is_empty(), &rows(&rest)))
         }
     }
+}
+
+/// A column of a grid: its heading, and the metrics of a treatment or of an actor.
+struct Column<'a> {
+    head: Markup,
+    metrics: &'a [MetricSummary],
+    /// The treatment's label; empty for an actor.
+    label: &'a str,
+}
+
+/// A table with a row for each metric.
+fn grid(
+    metrics: &[&MetricSummary],
+    columns: &[Column<'_>],
+    detail: fn(&MetricSummary) -> String,
+    compared: &Compared<'_>,
+) -> Markup {
+    let heads = columns.iter().map(|column| column.head.clone());
+    let rows = html! {
+        @for metric in metrics {
+            tr {
+                (metric_name(metric))
+                @for Column { metrics, label, .. } in columns {
+                    @let key = (*label, metric.name.as_str());
+                    (mean(find_metric(metrics, &metric.name), detail, compared.get(&key).copied()))
+                }
+            }
+        }
+    };
+    table(once(html! { "metric" }).chain(heads), &rows)
 }
 
 /// The tax of a cell in words, with the mark of its verdict.
@@ -234,23 +257,21 @@ fn actors(workload: &str, summary: &TreatmentSummary) -> Markup {
     let actors = summary.actors.iter();
     let actors: Vec<&ActorSummary> = actors.filter(|actor| !actor.metrics.is_empty()).collect();
     let metrics = distinct_metrics(actors.iter().flat_map(|actor| &actor.metrics));
-    let names = actors
-        .iter()
-        .map(|actor| html! { (actor.name) span.detail { (actor.facts) } });
-    let columns = [html! { "metric" }, html! { "target" }];
-    let rows = html! {
-        @for metric in &metrics {
-            tr {
-                (metric_name(metric))
-                (mean(summary.metric(&metric.name), size, None))
-                @for actor in &actors { (mean(find_metric(&actor.metrics, &metric.name), size, None)) }
-            }
-        }
+    let others = actors.iter().map(|actor| Column {
+        head: html! { (actor.name) span.detail { (actor.facts) } },
+        metrics: &actor.metrics,
+        label: "",
+    });
+    let target = Column {
+        head: html! { "target" },
+        metrics: &summary.metrics,
+        label: "",
     };
+    let columns: Vec<Column<'_>> = once(target).chain(others).collect();
     html! {
         @if !metrics.is_empty() {
             h3 { (workload) ", " (summary.short) ", by actor" }
-            (table(columns.into_iter().chain(names), &rows))
+            (grid(&metrics, &columns, size, &HashMap::new()))
         }
     }
 }
@@ -289,7 +310,9 @@ fn comparison_rows(comparisons: &[&Comparison]) -> Markup {
             }
         }
     };
-    html! { (table(["treatment", "metric", "tax", "n", "Cliff’s δ", "p, permutation", "p, Student’s t, adjusted", "verdict"], &rows)) }
+    let tests = ["Cliff’s δ", "p, permutation", "p, Student’s t, adjusted"];
+    let head = ["treatment", "metric", "tax", "n"].into_iter();
+    table(head.chain(tests).chain(["verdict"]), &rows)
 }
 
 fn probability(p: Option<f64>) -> String {
@@ -362,14 +385,9 @@ fn treatments(analysis: &Analysis, all: &Platforms) -> Markup {
             }
         }
     };
-    fold(
-        &format!(
-            "{}: trials, steadiness, time by phase",
-            counted(analysis.treatments.len(), "treatment")
-        ),
-        false,
-        &content,
-    )
+    let treatments = counted(analysis.treatments.len(), "treatment");
+    let summary = format!("{treatments}: trials, steadiness, time by phase");
+    fold(&summary, false, &content)
 }
 
 fn left_out(analysis: &Analysis) -> Markup {
@@ -383,11 +401,11 @@ fn left_out(analysis: &Analysis) -> Markup {
         let row = row(trial, &attempt.treatment, state, &attempt.reason);
         (attempt.index, false, row)
     });
-    let is_left_out = |trial: &&TrialRow| trial.failed.is_some() || !trial.suspect.is_empty();
+    let is_left_out = |trial: &&TrialRow| !trial.counts();
     let trials = analysis.trials.iter().filter(is_left_out).map(|trial| {
         let (number, state) = (format!("{:04}", trial.index), html! { (trial.state()) });
-        let reason = trial.failed.clone();
-        let reason = reason.unwrap_or_else(|| trial.suspect.join("; "));
+        let suspect = || trial.suspect.join("; ");
+        let reason = trial.failed.clone().unwrap_or_else(suspect);
         let row = row(number, &trial.treatment, state, &reason);
         (trial.index, true, row)
     });
@@ -415,7 +433,7 @@ fn left_out(analysis: &Analysis) -> Markup {
 fn trials(analysis: &Analysis) -> Markup {
     let rows = html! {
         @for trial in &analysis.trials {
-            tr class=[(trial.state() != "counts").then_some("left-out")] {
+            tr class=[(!trial.counts()).then_some("left-out")] {
                 td { (format!("{:04}", trial.index)) }
                 td { (trial.block) }
                 td { (trial.treatment) }
