@@ -8,7 +8,7 @@ mod table;
 pub use study::{GuestCharge, Measurement, MonitorCost, PlatformStudy, Study, StudyError};
 pub use table::of as table;
 
-use vtax_results::stats::mean;
+use vtax_results::stats::{extremes, mean};
 
 /// The charging methods.
 const METHODS: [&str; 2] = ["traced", "counted"];
@@ -83,9 +83,8 @@ impl Comparison {
 
     /// The lowest and the highest ratio of a block.
     pub fn range(&self) -> Option<(f64, f64)> {
-        let ratios = || self.together.iter().zip(&self.alone).map(|(t, a)| t / a);
-        let low = ratios().fold(f64::INFINITY, f64::min);
-        let high = ratios().fold(0.0, f64::max);
+        let blocks = self.together.iter().zip(&self.alone);
+        let (low, high) = extremes(blocks.map(|(together, alone)| together / alone));
         (low.is_finite() && high.is_finite()).then_some((low, high))
     }
 }
@@ -165,10 +164,9 @@ impl PlatformStudy {
         let (mut together, mut alone) = (0.0, 0.0);
         for load in &self.pair {
             let compared = self.compare(load, method);
-            let work = self.pair_measurements(2).find_map(|measurement| {
-                let guest = measurement.guest(load)?;
-                guest.work
-            })?;
+            let work = self
+                .pair_measurements(2)
+                .find_map(|of| of.guest(load)?.work)?;
             together += mean(&compared.together)? * work;
             alone += mean(&compared.alone)? * work;
         }
@@ -180,15 +178,13 @@ impl PlatformStudy {
     pub fn missed_by_processes(&self, load: &str) -> Option<f64> {
         let truth = mean(&self.compare(load, Method::Traced).alone)?;
         let shown = mean(&self.compare(load, Method::Processes).together)?;
-        let io: Vec<f64> = self
-            .at_work(load, 1)
-            .filter_map(|(_, guest, work)| {
-                let own = guest.stage("traced", "vcpu");
-                let io = guest.total("traced")?.0.saturating_sub(own.0);
-                Some(io as f64 / work)
-            })
-            .collect();
-        Some((truth - shown) / mean(&io)?).filter(|share| share.is_finite())
+        let io = self.at_work(load, 1).filter_map(|(_, guest, work)| {
+            let own = guest.stage("traced", "vcpu");
+            let io = guest.total("traced")?.0.saturating_sub(own.0);
+            Some(io as f64 / work)
+        });
+        let io = mean(&io.collect::<Vec<f64>>())?;
+        Some((truth - shown) / io).filter(|share| share.is_finite())
     }
 
     /// Measurements with both guests present and `running` of them under load.
@@ -216,44 +212,28 @@ impl PlatformStudy {
     /// interrupts or, where block requests outnumber packets, of a block request. `None` with too few loads.
     pub fn fitted(&self) -> Option<Weights> {
         let between = || {
-            let measured = self.measurements.iter();
-            measured
-                .filter(|measurement| measurement.guests.len() == 1)
-                .flat_map(|measurement| &measurement.guests)
-                .filter(|guest| guest.charged.contains_key("traced"))
+            let alone = (self.measurements.iter()).filter(|of| of.guests.len() == 1);
+            let guests = alone.flat_map(|of| &of.guests);
+            guests.filter(|guest| guest.charged.contains_key("traced"))
         };
-        let (packets, requests) = between().fold((0, 0), |(packets, requests), guest| {
-            (
-                packets + guest.received + guest.sent,
-                requests + guest.block_requests,
-            )
+        let packets: u64 = between().map(|of| of.received + of.sent).sum();
+        let by_requests = between().map(|of| of.block_requests).sum::<u64>() > packets;
+        let points = between().map(|guest| {
+            let softirq = guest.stage("traced", "softirq").0 as f64;
+            if by_requests {
+                [guest.block_requests as f64, 0.0, softirq]
+            } else {
+                [guest.received as f64, guest.sent as f64, softirq]
+            }
         });
-        let by_requests = requests > packets;
-        let points: Vec<[f64; 3]> = between()
-            .map(|guest| {
-                let softirq = guest.stage("traced", "softirq").0 as f64;
-                let (a, b) = if by_requests {
-                    (guest.block_requests, 0)
-                } else {
-                    (guest.received, guest.sent)
-                };
-                [a as f64, b as f64, softirq]
-            })
-            .collect();
-        let (a, b) = two_slopes(&points)?;
-        let none = Weights::default();
-        Some(if by_requests {
-            Weights {
-                block_request: a,
-                ..none
-            }
+        let (a, b) = two_slopes(&points.collect::<Vec<_>>())?;
+        let mut weights = Weights::default();
+        if by_requests {
+            weights.block_request = a;
         } else {
-            Weights {
-                received: a,
-                sent: b,
-                ..none
-            }
-        })
+            (weights.received, weights.sent) = (a, b);
+        }
+        Some(weights)
     }
 }
 

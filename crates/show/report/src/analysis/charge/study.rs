@@ -3,17 +3,14 @@
 //! numbers are computed from it, so different weights need no other run.
 
 use super::METHODS;
-use serde::{Deserialize, Serialize};
+use crate::analysis::distinct;
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 use vtax_core::metric::{self, Family};
 use vtax_core::{Nanoseconds, Source};
 use vtax_results::{CHARGE, NEIGHBOURS, NOT_TRACED};
 use vtax_results::{Metric, ResultsDir, ResultsError, Stage, Treatment, Trial, TrialOutcome};
-
-/// Study file of an earlier vtax, which recorded no trials for it.
-const OLD_FILE: &str = "accuracy.json";
 
 /// A study could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -21,21 +18,13 @@ pub enum StudyError {
     /// The results directory is not readable.
     #[error(transparent)]
     Results(#[from] ResultsError),
-    /// The study file of an earlier vtax is invalid.
-    #[error("cannot read {} as a study: {why}", path.display())]
-    Old {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        why: String,
-    },
     /// The run has another purpose, or has no complete measurement yet.
     #[error("{} holds no study of charge-back: `vtax accuracy run PLAN` makes one, and goes on with one that was cut off", .0.display())]
     NoStudy(PathBuf),
 }
 
 /// A study of one or several platforms on one host.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Study {
     /// The plan's name.
     pub name: String,
@@ -54,7 +43,7 @@ pub struct Study {
 }
 
 /// The measurements of one platform.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlatformStudy {
     /// Name in the plan.
     pub name: String,
@@ -67,7 +56,7 @@ pub struct PlatformStudy {
 }
 
 /// The host's busy time under a load, without and with tracing, in nanoseconds per unit of work, one value per block.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MonitorCost {
     /// The load.
     pub load: String,
@@ -78,7 +67,7 @@ pub struct MonitorCost {
 }
 
 /// One interval under steady load.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Measurement {
     /// The repetition.
     pub block: u32,
@@ -101,7 +90,7 @@ pub struct Measurement {
 }
 
 /// The charge of one guest in an interval.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GuestCharge {
     /// The guest's load.
     pub load: String,
@@ -120,7 +109,7 @@ pub struct GuestCharge {
     /// Charge by method and stage.
     pub charged: BTreeMap<String, BTreeMap<String, Nanoseconds>>,
     /// Error bound that a method states for its charge, all stages together; no entry for a measured charge.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, Nanoseconds>,
 }
 
@@ -128,10 +117,8 @@ impl GuestCharge {
     /// The guest's charge by one method, all stages together.
     pub fn total(&self, method: &str) -> Option<Nanoseconds> {
         let stages = self.charged.get(method)?;
-        let sum = stages
-            .values()
-            .fold(0u64, |sum, time| sum.saturating_add(time.0));
-        Some(Nanoseconds(sum))
+        let times = stages.values().map(|time| time.0);
+        Some(Nanoseconds(times.fold(0, u64::saturating_add)))
     }
 
     /// The guest's charge by one method in one stage.
@@ -162,24 +149,12 @@ impl Measurement {
 }
 
 impl Study {
-    /// Reads the study from a results directory, or the study file of an earlier vtax.
+    /// Reads the study from a results directory.
     ///
     /// # Errors
     /// When there is no study, or it is damaged.
     pub fn read(directory: &Path) -> Result<Self, StudyError> {
-        let path = directory.join(OLD_FILE);
-        if !path.exists() {
-            return Self::of(&ResultsDir::open(directory)?);
-        }
-        let old = |why: String| StudyError::Old {
-            path: path.clone(),
-            why,
-        };
-        let text = fs::read_to_string(&path).map_err(|cause| old(cause.to_string()))?;
-        let mut study: Self =
-            serde_json::from_str(&text).map_err(|cause| old(cause.to_string()))?;
-        study.source = study.source.recorded_at(&study.place);
-        Ok(study)
+        Self::of(&ResultsDir::open(directory)?)
     }
 
     /// Builds the study from the trials of a run.
@@ -192,15 +167,8 @@ impl Study {
         let mut notes = Vec::new();
         let trials = counted(results, &mut notes)?;
         let metrics = || trials.iter().flat_map(|trial| trial.metrics.values());
-        let names: Vec<&str> = run
-            .treatments
-            .iter()
-            .map(|of| of.platform.as_str())
-            .collect();
-        let mut seen = BTreeSet::new();
+        let names = distinct(run.treatments.iter().map(|of| of.platform.as_str())).into_iter();
         let platforms: Vec<PlatformStudy> = names
-            .into_iter()
-            .filter(|name| seen.insert(*name))
             .filter_map(|name| platform(name, &run.treatments, &trials))
             .collect();
         if platforms.is_empty() {
@@ -234,11 +202,8 @@ fn counted(results: &ResultsDir, notes: &mut Vec<String>) -> Result<Vec<Trial>, 
             "{missing} of {planned} trials failed or have not run: the same command runs them"
         ));
     }
-    let trusted: BTreeSet<String> = trials
-        .iter()
-        .filter(|trial| trial.suspect.is_empty())
-        .map(|trial| trial.treatment.label.clone())
-        .collect();
+    let trusted = trials.iter().filter(|trial| trial.suspect.is_empty());
+    let trusted: BTreeSet<String> = trusted.map(|trial| trial.treatment.label.clone()).collect();
     let mut doubted = BTreeSet::new();
     trials.retain(|trial| {
         let label = &trial.treatment.label;
@@ -250,15 +215,10 @@ fn counted(results: &ResultsDir, notes: &mut Vec<String>) -> Result<Vec<Trial>, 
         }
         trial.suspect.is_empty() || !trusted.contains(label)
     });
-    let reasons: BTreeSet<&String> = trials
-        .iter()
-        .filter_map(|trial| trial.environment.get(NOT_TRACED))
-        .collect();
-    notes.extend(
-        reasons
-            .into_iter()
-            .map(|why| format!("traced is missing: {why}")),
-    );
+    let reason = |trial: &Trial| trial.environment.get(NOT_TRACED).cloned();
+    let reasons: BTreeSet<String> = trials.iter().filter_map(reason).collect();
+    let missing = |why: &String| format!("traced is missing: {why}");
+    notes.extend(reasons.iter().map(missing));
     Ok(trials)
 }
 
@@ -634,26 +594,5 @@ mod tests {
         stored(directory.path(), trials);
         let refused = Study::read(directory.path()).unwrap_err().to_string();
         assert!(refused.contains("vtax accuracy run"), "{refused}");
-    }
-
-    #[test]
-    fn a_study_of_an_earlier_vtax_is_still_read() {
-        let old = r#"{"name": "pair", "place": "testbed:xen", "source": "emulated",
-            "kernel": "6.1.0", "processors": 1, "notes": ["a note"], "platforms": [{
-            "name": "xen", "pair": ["small", "large"], "monitor": null, "measurements": [{
-            "block": 0, "span": 1000000000, "total": 5, "softirq": 3, "host_packets": 1,
-            "other_softirqs": 2, "host": {"traced": [7, 8]}, "unattributed": {"traced": 9},
-            "guests": [{"load": "small", "work": 100.0, "received": 1, "sent": 2, "bytes": 3,
-            "block_requests": 4, "booked": 5, "charged": {"traced": {"vcpu": 6}}}]}]}]}"#;
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join(OLD_FILE);
-        fs::write(&file, old).unwrap();
-        let study = Study::read(directory.path()).unwrap();
-        assert_eq!(study.source, Source::Simulated);
-        let measured = &study.platforms[0].measurements[0];
-        assert_eq!(measured.guests[0].total("traced"), Some(Nanoseconds(6)));
-        fs::write(&file, "{}").unwrap();
-        let refused = Study::read(directory.path()).unwrap_err().to_string();
-        assert!(refused.contains(OLD_FILE), "{refused}");
     }
 }
