@@ -97,14 +97,10 @@ pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
             continue;
         }
         for (metric, is_energy, least, cost, work) in METRICS {
-            let source = if is_energy {
-                let (Some(before), Some(after)) = (before.energy_source, after.energy_source)
-                else {
-                    continue;
-                };
-                before.max(after)
-            } else {
-                source_of_cpu(&[other, guest])
+            let source = match before.energy_source.zip(after.energy_source) {
+                Some((before, after)) if is_energy => before.max(after),
+                None if is_energy => continue,
+                _ => source_of_cpu(&[other, guest]),
             };
             let hidden = [
                 metric::COST_HIDDEN,
@@ -203,20 +199,13 @@ fn cautions(before: &Recording, after: &Recording, small: usize) -> Vec<String> 
             ));
         }
     };
-    let of = |facts: &Facts| {
-        let interval = format!("{} s", facts.interval_seconds);
-        let model = facts.energy_model.clone().unwrap_or_default();
-        [
-            facts.method.clone(),
-            interval,
-            facts.idle_rule.clone(),
-            model,
-        ]
-    };
-    let named = ["method", "interval", "rule for idle energy", "power model"];
-    for (what, (old, new)) in named.into_iter().zip(of(old).into_iter().zip(of(new))) {
-        differs(what, old, new);
-    }
+    differs("method", old.method.clone(), new.method.clone());
+    let interval = |of: &Facts| format!("{} s", of.interval_seconds);
+    differs("interval", interval(old), interval(new));
+    let (mine, theirs) = (old.idle_rule.clone(), new.idle_rule.clone());
+    differs("rule for idle energy", mine, theirs);
+    let model = |of: &Facts| of.energy_model.clone().unwrap_or_default();
+    differs("power model", model(old), model(new));
     for (name, old, new) in changed_facts(old, new).into_iter().take(MOST_FACTS) {
         differs(&format!("host's {name}"), old, new);
     }
@@ -228,14 +217,13 @@ fn changed_facts(before: &Facts, after: &Facts) -> Vec<(String, String, String)>
     let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
     flatten("", &before.host, &mut old);
     flatten("", &after.host, &mut new);
-    let mut names: BTreeSet<String> = old.keys().chain(new.keys()).cloned().collect();
+    let mut names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     names.retain(|name| !NO_CHANGE.contains(&name.split('.').next().unwrap_or(name)));
     let both = names.into_iter().map(|name| {
-        let value = |of: &BTreeMap<String, String>| of.get(&name).cloned().unwrap_or_default();
-        (value(&old), value(&new), name)
+        let value = |of: &BTreeMap<String, String>| of.get(name).cloned().unwrap_or_default();
+        (name.clone(), value(&old), value(&new))
     });
-    let changed = both.filter(|(old, new, _)| old != new);
-    changed.map(|(old, new, name)| (name, old, new)).collect()
+    both.filter(|(_, old, new)| old != new).collect()
 }
 
 /// Nesting of facts that is followed; deeper ones are compared as text.
@@ -253,11 +241,9 @@ fn flatten(path: &str, value: &serde_json::Value, into: &mut BTreeMap<String, St
             }
         }
         serde_json::Value::Null => {}
-        serde_json::Value::String(text) => {
-            into.insert(path.to_owned(), text.clone());
-        }
-        other => {
-            into.insert(path.to_owned(), other.to_string());
+        fact => {
+            let text = fact.as_str().map(str::to_owned);
+            into.insert(path.to_owned(), text.unwrap_or_else(|| fact.to_string()));
         }
     }
 }

@@ -131,7 +131,6 @@ fn share(seconds: f64, of: f64) -> String {
 }
 
 fn guests(report: &Report<'_>) -> Markup {
-    let has_energy = report.energy_source.is_some();
     let busy = report.busy_cpu_seconds.max(1e-9);
     let rest = report.guests.len().saturating_sub(TABLE_GUESTS);
     let columns = "guest,platform,present,CPU,of all,own,hidden,hidden share,energy";
@@ -147,7 +146,7 @@ fn guests(report: &Report<'_>) -> Markup {
                 td { (format!("{:.1} s", guest.own_cpu_seconds)) }
                 td { (format!("{:.1} s", guest.hidden_cpu_seconds)) }
                 td { (guest.hidden_share.map_or_else(|| DASH.to_owned(), percent)) }
-                td { @if has_energy { (joules(guest.energy_joules)) (flag(report.energy_source)) } @else { (DASH) } }
+                td { (energy(guest.energy_joules)) }
             }
         }
         @if rest > 0 { tr { td { (counted(rest, "more guest")) ", in the JSON" } } }
@@ -246,14 +245,12 @@ fn provenance(report: &Report<'_>) -> Markup {
 }
 
 fn figures(report: &Report<'_>, recording: &Recording, series: &Series) -> Vec<Figure> {
-    [
+    let all = [
         over_time(report, series),
         power(report, series),
         by_stage(report, recording),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    ];
+    all.into_iter().flatten().collect()
 }
 
 /// The points of the figures over time.

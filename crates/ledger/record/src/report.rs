@@ -309,13 +309,11 @@ pub fn count(number: u64, noun: &str) -> String {
 pub fn sentences(report: &Report<'_>) -> Vec<String> {
     let facts = report.facts;
     let mut lines = Vec::new();
-    let method = match facts.method.as_str() {
-        "traced" => "Soft interrupts were traced.".to_owned(),
-        method => {
-            format!("Soft interrupts were {method}, so that the times of guests are modelled.")
-        }
+    let modelled = match facts.method.as_str() {
+        "traced" => "",
+        _ => ", so that the times of guests are modelled",
     };
-    lines.push(method);
+    lines.push(format!("Soft interrupts were {}{modelled}.", facts.method));
     let covers = facts.energy_covers.as_deref().unwrap_or("the host");
     lines.push(match (report.energy_source, &facts.energy_model) {
         (None, _) => "No meter: there is no energy.".to_owned(),
@@ -334,15 +332,16 @@ pub fn sentences(report: &Report<'_>) -> Vec<String> {
         let starts = counted(report.sessions, "start");
         lines.push(format!("It consists of {starts} of the recorder."));
     }
-    if report.missing_intervals > 0 {
-        let missing = count(report.missing_intervals, "interval");
-        lines.push(format!("{missing} are missing."));
-    }
-    if report.damaged_bytes > 0 {
-        lines.push(format!(
-            "{} belong to no whole interval and are left out.",
-            count(report.damaged_bytes, "byte")
-        ));
+    let parts = [
+        (report.missing_intervals, "interval", "are missing"),
+        (
+            report.damaged_bytes,
+            "byte",
+            "belong to no whole interval and are left out",
+        ),
+    ];
+    for (number, noun, what) in parts.into_iter().filter(|(number, ..)| *number > 0) {
+        lines.push(format!("{} {what}.", count(number, noun)));
     }
     if report.clock_steps > 0 {
         lines.push(format!(
