@@ -5,7 +5,7 @@
 //! before. A miss is an error, since the server has lost a value.
 
 use crate::generator::pool::Pool;
-use crate::generator::{self, Head, Protocol, Report, flag, open, wake_exactly, wrong};
+use crate::generator::{self, Head, Protocol, Report, open, wake_exactly, wrong};
 use serde::Serialize;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -36,19 +36,6 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// These arguments as they are written after `vtax load memcached`.
-    pub fn to_flags(&self) -> Vec<String> {
-        let mut flags = self.common.open_flags();
-        flag(&mut flags, "set-percent", self.set_percent);
-        flag(&mut flags, "keys", self.keys);
-        flag(&mut flags, "key-bytes", self.key_bytes);
-        flag(&mut flags, "value-bytes", self.value_bytes);
-        if self.fill {
-            flags.push("--fill".to_owned());
-        }
-        flags
-    }
-
     fn check(&self) -> Result<(), HostError> {
         self.common.check()?;
         if !self.fill {
@@ -249,23 +236,8 @@ mod tests {
     }
 
     fn example() -> Arguments {
-        Arguments {
-            common: generator::Arguments::new("10.0.0.2:11211".parse().unwrap()),
-            set_percent: 25.0,
-            keys: 1000,
-            key_bytes: 20,
-            value_bytes: 3,
-            fill: false,
-        }
-    }
-
-    #[test]
-    fn the_command_line_says_the_same_as_the_arguments() {
-        for fill in [false, true] {
-            let arguments = Arguments { fill, ..example() };
-            let line = ["load".to_owned()].into_iter().chain(arguments.to_flags());
-            assert_eq!(Cli::parse_from(line).arguments, arguments);
-        }
+        let line = "memcached --address 10.0.0.2:11211 --set-percent 25 --keys 1000 --key-bytes 20 --value-bytes 3";
+        Cli::parse_from(line.split(' ')).arguments
     }
 
     #[test]

@@ -53,12 +53,16 @@ pub fn ok(socket: &mut TcpStream) -> bool {
 pub fn open_loop(address: SocketAddr) -> http::Arguments {
     http::Arguments {
         common: generator::Arguments {
+            address,
             connections: 4,
+            warmup: 0.0,
             duration: 1.0,
             rate: 100.0,
+            ramp: Vec::new(),
+            settle: None,
             arrival: generator::Arrival::Constant,
+            seed: 1,
             timeout: 5.0,
-            ..generator::Arguments::new(address)
         },
         path: "/".to_owned(),
         closed: false,
@@ -73,6 +77,32 @@ fn closed_loop(address: SocketAddr, downloads: u64) -> http::Arguments {
         downloads: Some(downloads),
         ..open_loop(address)
     }
+}
+
+/// The words after `vtax load http` of an open loop with constant arrivals.
+pub fn words(arguments: &http::Arguments) -> Vec<String> {
+    let generator::Arguments {
+        address,
+        connections,
+        warmup,
+        duration,
+        timeout,
+        rate,
+        ramp,
+        ..
+    } = &arguments.common;
+    let rates: Vec<String> = ramp.iter().map(f64::to_string).collect();
+    let rate = if rates.is_empty() {
+        format!("--rate {rate}")
+    } else {
+        format!("--ramp {}", rates.join(","))
+    };
+    let line = format!(
+        "--address {address} --connections {connections} --warmup {warmup}s --duration {duration}s --timeout {timeout}s \
+         {rate} --arrival constant --path {}",
+        arguments.path
+    );
+    line.split(' ').map(str::to_owned).collect()
 }
 
 /// Returns the arguments with some of the common ones changed.
@@ -153,7 +183,7 @@ fn a_ramp_gives_each_rate_a_window_and_keeps_their_backlogs_apart() {
     });
     let load = Command::new(std::env::current_exe().unwrap())
         .args(["load", "http"])
-        .args(arguments.to_flags())
+        .args(words(&arguments))
         .output()
         .unwrap();
     let lines = load.stdout.split_inclusive(|byte| *byte == b'\n');

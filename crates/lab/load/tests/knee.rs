@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The knee of a real server with a known capacity, with a load generator that has its time and with one that has not.
 
-use crate::generators::{ok, open_loop, server, with};
+use crate::generators::{ok, open_loop, server, with, words};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -47,7 +47,7 @@ fn level(
     });
     let mut load = Command::new(std::env::current_exe().unwrap())
         .args(["load", "http"])
-        .args(arguments.to_flags())
+        .args(words(&arguments))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

@@ -88,50 +88,6 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The defaults of the command line, for a server at `address`.
-    pub fn new(address: SocketAddr) -> Self {
-        Self {
-            address,
-            connections: 100,
-            warmup: 0.0,
-            duration: 10.0,
-            rate: 1000.0,
-            ramp: Vec::new(),
-            settle: None,
-            arrival: Arrival::Poisson,
-            seed: 1,
-            timeout: 10.0,
-        }
-    }
-
-    /// The flags of both loops.
-    pub(crate) fn common_flags(&self) -> Vec<String> {
-        let mut flags = Vec::new();
-        flag(&mut flags, "address", self.address);
-        flag(&mut flags, "connections", self.connections);
-        flag(&mut flags, "warmup", format!("{}s", self.warmup));
-        flag(&mut flags, "duration", format!("{}s", self.duration));
-        flag(&mut flags, "timeout", format!("{}s", self.timeout));
-        flags
-    }
-
-    /// The flags of an open loop.
-    pub(crate) fn open_flags(&self) -> Vec<String> {
-        let mut flags = self.common_flags();
-        if self.ramp.is_empty() {
-            flag(&mut flags, "rate", self.rate);
-        } else {
-            let rates: Vec<String> = self.ramp.iter().map(f64::to_string).collect();
-            flag(&mut flags, "ramp", rates.join(","));
-            if let Some(settle) = self.settle {
-                flag(&mut flags, "settle", format!("{settle}s"));
-            }
-        }
-        flag(&mut flags, "arrival", self.arrival);
-        flag(&mut flags, "seed", self.seed);
-        flags
-    }
-
     /// The rates of an open loop, in order.
     fn rates(&self) -> Vec<f64> {
         match self.ramp.as_slice() {
@@ -215,11 +171,6 @@ impl Arguments {
         }
         Ok(())
     }
-}
-
-/// Adds an option and its value to a command line.
-pub(crate) fn flag(line: &mut Vec<String>, name: &str, value: impl ToString) {
-    line.extend([format!("--{name}"), value.to_string()]);
 }
 
 /// An error about an argument.

@@ -12,7 +12,7 @@ mod get;
 pub use get::Get;
 
 use crate::generator::pool::Pool;
-use crate::generator::{self, Report, flag, open, wake_exactly, wrong};
+use crate::generator::{self, Report, open, wake_exactly, wrong};
 use vtax_host::HostError;
 
 /// The arguments of `vtax load http`.
@@ -36,26 +36,6 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The words of these arguments after `vtax load http`.
-    pub fn to_flags(&self) -> Vec<String> {
-        let mut flags = if self.closed {
-            self.common.common_flags()
-        } else {
-            self.common.open_flags()
-        };
-        flag(&mut flags, "path", &self.path);
-        if self.closed {
-            flags.push("--closed".to_owned());
-        }
-        if let Some(downloads) = self.downloads {
-            flag(&mut flags, "downloads", downloads);
-        }
-        if self.close {
-            flags.push("--close".to_owned());
-        }
-        flags
-    }
-
     fn check(&self) -> Result<(), HostError> {
         self.common.check()?;
         match self.downloads {
@@ -121,14 +101,6 @@ pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
 mod tests {
     use super::*;
     use crate::generator::Arrival;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Cli {
-        #[command(flatten)]
-        arguments: Arguments,
-    }
-
     fn example(change: impl Fn(&mut Arguments)) -> Arguments {
         let mut arguments = Arguments {
             common: generator::Arguments {
@@ -150,27 +122,6 @@ mod tests {
         };
         change(&mut arguments);
         arguments
-    }
-
-    #[test]
-    fn the_command_line_says_the_same_as_the_arguments() {
-        let ramp = example(|it| {
-            it.common.rate = 1000.0;
-            it.common.ramp = vec![100.0, 250.5];
-            it.common.settle = Some(0.25);
-        });
-        let closed = example(|it| {
-            it.closed = true;
-            it.downloads = Some(9);
-            it.close = true;
-            it.common.rate = 1000.0;
-            it.common.arrival = Arrival::Poisson;
-            it.common.seed = 1;
-        });
-        for arguments in [example(|_| {}), ramp, closed] {
-            let line = ["load".to_owned()].into_iter().chain(arguments.to_flags());
-            assert_eq!(Cli::parse_from(line).arguments, arguments);
-        }
     }
 
     #[test]

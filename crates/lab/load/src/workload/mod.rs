@@ -1,36 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Workloads: a service in the target and the load generator that drives it. One file each;
-//! [`all`] registers them.
+//! Workloads: a service in the target and the load generator that drives it; [`all`] registers them.
 //!
-//! A workload is data and a parser: the service in the target, the load's command line as a function of the
-//! settings, and the parser of its output.
+//! Most are a file of data, `workloads/KIND.toml`, which [`described`] reads: the service in the target, the load's command
+//! line, and the figures in its output. A workload whose output needs more is a module with a parser of its own.
 
-mod apache;
-mod board;
 pub mod check;
 pub mod command;
-mod cpu;
-mod disk_read;
+mod described;
 mod driver;
-mod hackbench;
-mod hping3;
-mod http_batch;
-mod http_closed;
-mod http_download;
-mod http_rate;
-mod idle;
-mod iperf3;
-mod iperf3_tcp;
-mod iperf3_udp;
-mod memcached;
-mod nuttcp;
-mod open_loop;
-pub use open_loop::SEED as LOAD_SEED;
 mod output;
 mod sip;
-mod stress_ng;
-mod sysbench_oltp;
-mod tbench;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +17,7 @@ use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use vtax_core::{Base, Quantity, Source, Unit, metric};
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
@@ -46,34 +26,54 @@ use vtax_host::cell::{Client, ClientProcess};
 use vtax_host::settings::{Domain, Level, Parameter, Settings};
 use vtax_results::{Metric, Work};
 
+/// The parameter of the seed of random arrivals, for workloads that have them.
+pub const LOAD_SEED: Parameter = Parameter::new("load.seed", Domain::Integer(0, i64::MAX), "1")
+    .help("seed of the Poisson arrivals [default: one for each block, from the plan's seed; in an emulated host 1]");
+
 /// The result of an operation on a host.
 pub type Outcome<T> = Result<T, HostError>;
 
+/// The kinds of workloads, in the order of tables.
+const KINDS: [&str; 21] = [
+    "idle",
+    "iperf3-receive",
+    "iperf3-send",
+    "iperf3-udp",
+    "nuttcp",
+    "http-download",
+    "http-rate",
+    "http-closed",
+    "http-batch",
+    "http-flood",
+    "hping3",
+    "board",
+    "memcached",
+    "tbench",
+    "sysbench-oltp",
+    "sip",
+    "cpu",
+    "stress-ng",
+    "hackbench",
+    "disk-read",
+    "command",
+];
+
 /// Every workload, in the order of tables.
 pub fn all() -> &'static [&'static dyn Workload] {
-    &[
-        &idle::Idle,
-        &iperf3_tcp::Iperf3Tcp::Receive,
-        &iperf3_tcp::Iperf3Tcp::Send,
-        &iperf3_udp::Iperf3Udp,
-        &nuttcp::Nuttcp,
-        &http_download::HttpDownload,
-        &http_rate::HttpRate,
-        &http_closed::HttpClosed,
-        &http_batch::HttpBatch::Calm,
-        &http_batch::HttpBatch::Flooded,
-        &hping3::Hping3,
-        &board::Board,
-        &memcached::Memcached,
-        &tbench::Tbench,
-        &sysbench_oltp::SysbenchOltp,
-        &sip::Sip,
-        &cpu::Cpu,
-        &stress_ng::StressNg,
-        &hackbench::Hackbench,
-        &disk_read::DiskRead,
-        &command::Command,
-    ]
+    static ALL: LazyLock<Vec<&'static dyn Workload>> = LazyLock::new(|| {
+        let kinds = KINDS.iter();
+        kinds
+            .filter_map(|kind| match *kind {
+                command::KIND => Some(&command::Command as &dyn Workload),
+                sip::KIND => Some(&sip::Sip),
+                // A test reads every file, so that none is left out.
+                kind => described::read(kind)
+                    .ok()
+                    .map(|one| &*Box::leak(Box::new(one)) as &dyn Workload),
+            })
+            .collect()
+    });
+    &ALL
 }
 
 /// The workload of that kind.
@@ -340,6 +340,8 @@ pub struct About {
     pub packages: &'static [&'static str],
     /// The parameter that a ramp varies, if it has one.
     pub level: Option<LoadLevel>,
+    /// Whether a load without a parameter that chooses its extent ends when its work is done.
+    pub to_completion: bool,
 }
 
 impl About {
@@ -353,6 +355,7 @@ impl About {
         client_programs: &[],
         packages: &[],
         level: None,
+        to_completion: false,
     };
 }
 
@@ -372,12 +375,13 @@ pub trait Workload: Sync {
         self.about().kind
     }
 
-    /// The end of its window: of fixed duration, unless the workload has a parameter that chooses another.
+    /// The end of its window: that of the parameter that chooses it, where the workload has one.
     fn extent(&self, settings: &Settings) -> Extent {
         let mut parameters = self.about().parameters.iter();
         let parameter = parameters.find(|one| one.key == Extent::KEY);
         match parameter.map(|parameter| parameter.text(settings)) {
             Some("completion") => Extent::ToCompletion,
+            None if self.about().to_completion => Extent::ToCompletion,
             _ => Extent::FixedDuration,
         }
     }

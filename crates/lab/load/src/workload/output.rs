@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Readers of the drivers' output, and the metrics of a workload.
 
-use super::{Extent, Outcome, Timing, WorkDone, WorkloadResult};
+use super::{Outcome, Timing, WorkDone, WorkloadResult};
 use crate::generator::Summary;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -96,12 +96,6 @@ pub fn ascending(driver: &str, times: &Summary) -> Outcome<()> {
 
 /// Seconds.
 pub const SECONDS: Unit = Unit::of(Base::Second);
-/// Bits per second.
-pub const BIT_RATE: Unit = Unit::per(Base::Bit, Base::Second);
-/// Bytes per second.
-pub const BYTE_RATE: Unit = Unit::per(Base::Byte, Base::Second);
-/// Requests per second.
-pub const REQUEST_RATE: Unit = Unit::per(Base::Request, Base::Second);
 /// Operations per second.
 pub const OP_RATE: Unit = Unit::per(Base::Operation, Base::Second);
 
@@ -151,23 +145,6 @@ impl Metrics {
             ..WorkloadResult::default()
         }
     }
-
-    /// Returns the work of a load: `rate` per second, or `total` with `seconds` as a metric.
-    pub fn done(
-        &mut self,
-        extent: Extent,
-        rate: Work,
-        total: Work,
-        (seconds, title): (f64, &str),
-    ) -> WorkDone {
-        match extent {
-            Extent::FixedDuration => WorkDone::Rate(rate),
-            Extent::ToCompletion => {
-                self.add(metric::ELAPSED, seconds, title);
-                WorkDone::Total(total)
-            }
-        }
-    }
 }
 
 /// Work of any unit.
@@ -177,11 +154,6 @@ pub fn work(amount: f64, base: Base, phrase: &str) -> Work {
         unit: Unit::of(base),
         phrase: phrase.to_owned(),
     }
-}
-
-/// Work in units of 10⁹ bytes.
-pub fn gigabytes(bytes: f64, phrase: &str) -> Work {
-    work(bytes / 1e9, Base::Gigabyte, phrase)
 }
 
 /// A reason for suspicion where `reached` is less than 95 % of what was asked.

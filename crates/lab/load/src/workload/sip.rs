@@ -16,6 +16,9 @@ use vtax_core::Quantity;
 /// The workload.
 pub struct Sip;
 
+/// The kind in plans.
+pub const KIND: &str = "sip";
+
 const SERVER: &[Program] = &[
     Program::of("kamailio", "kamailio"),
     Program::of("sipp", "sip-tester"),
@@ -161,7 +164,7 @@ fn rows(table: &str) -> Outcome<Vec<Counts>> {
 }
 
 static ABOUT: About = About {
-    kind: "sip",
+    kind: KIND,
     summary: "telephone calls through a proxy, with sound (SIPp, Kamailio in the target)",
     parameters: &[RATE, HOLD],
     target_programs: SERVER,
