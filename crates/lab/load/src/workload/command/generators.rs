@@ -1,34 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Load generators whose output is read without a plan's `work`: how much each did, and whether a part of it failed.
-//!
-//! A generator that runs for a time does more work where the target is faster. Its CPU time for a run says nothing about
-//! the target's cost, so the work is read from what it prints.
+//! `workloads/generators.toml` describes them.
 
+use super::super::described::{Figure, Printed as Output, Scope};
 use super::figure::regex;
 use super::words;
-use serde_json::Value;
+use serde::Deserialize;
+use std::sync::LazyLock;
 use std::time::Duration;
 use vtax_core::Base;
 
 /// A load generator.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Generator {
     /// The name of its program.
-    pub program: &'static str,
+    pub program: String,
     /// The versions whose recorded outputs the tests read.
-    pub versions: &'static str,
+    pub versions: String,
     /// The unit of its work.
-    pub unit: &'static str,
+    #[serde(default = "request")]
+    pub unit: String,
     /// One unit, in words to follow "CPU time to".
-    pub phrase: &'static str,
+    #[serde(default = "serve")]
+    pub phrase: String,
     /// Whether its numbers are on standard error.
+    #[serde(default)]
     pub is_on_stderr: bool,
-    /// The options that say how long it runs, and the time without one; zero where the work ends it.
-    time: (&'static [&'static str], Duration),
-    /// Reads the work, in the unit.
-    amount: fn(&str) -> Option<f64>,
-    /// Finds what failed.
-    failed: fn(&str) -> Option<String>,
+    /// The options that say how long it runs.
+    #[serde(default)]
+    time: Vec<String>,
+    /// The seconds without one; 0 where the work ends it.
+    #[serde(default)]
+    default_s: u64,
+    /// The figures that give the `amount` of work, in the unit.
+    figures: Vec<Figure>,
+    /// What failed, by the first that is found.
+    #[serde(default)]
+    failed: Vec<Failure>,
+}
+
+/// A sign of failure in the output.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Failure {
+    /// A regular expression whose groups say what failed.
+    regex: String,
+    /// A text that is no failure.
+    but: Option<String>,
+    /// The text behind which it is searched.
+    behind: Option<String>,
+    /// The text that ends that part.
+    before: Option<String>,
 }
 
 /// The work of a run, as its generator printed it.
@@ -44,193 +67,25 @@ pub struct Printed {
     pub failed: Option<String>,
 }
 
-const REQUEST: Generator = Generator {
-    program: "",
-    versions: "",
-    unit: "request",
-    phrase: "serve 1 request",
-    is_on_stderr: false,
-    time: (&[], Duration::ZERO),
-    amount: |_| None,
-    failed: |_| None,
-};
+/// Every generator, of `workloads/generators.toml`.
+pub static GENERATORS: LazyLock<Vec<Generator>> = LazyLock::new(|| {
+    let file = include_str!("../../../workloads/generators.toml");
+    // A test reads the file.
+    toml::from_str(file).map_or_else(|_| Vec::new(), |Table { generators }| generators)
+});
 
-/// wrk, and wrk2, which prints the same.
-const WRK: Generator = Generator {
-    time: (&["-d", "--duration"], Duration::from_secs(10)),
-    amount: |text| sum(text, r"(?m)^ +([0-9]+) requests in "),
-    failed: |text| {
-        let status = line(text, r"(?m)^ +(Non-2xx or 3xx responses: [0-9]+)");
-        status.or_else(|| line(text, r"(?m)^ +(Socket errors: .*)$"))
-    },
-    ..REQUEST
-};
+#[derive(Deserialize)]
+struct Table {
+    generators: Vec<Generator>,
+}
 
-/// Every generator.
-pub const GENERATORS: &[Generator] = &[
-    Generator {
-        program: "wrk",
-        versions: "4.1.0",
-        ..WRK
-    },
-    Generator {
-        program: "wrk2",
-        versions: "4.0.0",
-        ..WRK
-    },
-    Generator {
-        program: "oha",
-        versions: "1.16.0",
-        time: (&["-z"], Duration::ZERO),
-        amount: |text| match json(text) {
-            Some(document) => {
-                let codes = document.get("statusCodeDistribution")?.as_object()?;
-                total(codes.values().map(Value::as_f64))
-            }
-            None => sum(text, r"(?m)^ *\[[0-9]{3}\]\s+([0-9]+) responses"),
-        },
-        failed: statuses,
-        ..REQUEST
-    },
-    Generator {
-        program: "ab",
-        versions: "2.3",
-        time: (&["-t"], Duration::ZERO),
-        amount: |text| sum(text, r"(?m)^Complete requests: +([0-9]+)"),
-        failed: |text| {
-            let status = line(text, r"(?m)^(Non-2xx responses: +[0-9]+)");
-            status.or_else(|| {
-                // Answers of another length than the first are no failures of a service.
-                let parts = line(text, r"(?m)^ +\((Connect: .*)\)$")?;
-                let is_failure = |name| sum(&parts, &format!("{name}: ([0-9]+)")) > Some(0.0);
-                ["Connect", "Receive", "Exceptions"]
-                    .into_iter()
-                    .any(is_failure)
-                    .then_some(parts)
-            })
-        },
-        ..REQUEST
-    },
-    Generator {
-        program: "hey",
-        versions: "0.1.4",
-        time: (&["-z"], Duration::ZERO),
-        amount: |text| sum(text, r"(?m)^ *\[[0-9]{3}\]\s+([0-9]+) responses"),
-        failed: statuses,
-        ..REQUEST
-    },
-    Generator {
-        program: "vegeta",
-        versions: "12.8.4",
-        time: (&["-duration"], Duration::ZERO),
-        amount: |text| match json(text) {
-            Some(document) => document.get("requests")?.as_f64(),
-            None => sum(
-                text,
-                r"(?m)^Requests +\[total, rate, throughput\] +([0-9]+),",
-            ),
-        },
-        failed: |text| match json(text) {
-            Some(document) => {
-                let success = document.get("success")?.as_f64()?;
-                (success < 1.0).then(|| format!("success: {success}"))
-            }
-            None => {
-                let success = line(text, r"(?m)^(Success +\[ratio\] +.*)$")?;
-                (!success.ends_with(" 100.00%")).then_some(success)
-            }
-        },
-        ..REQUEST
-    },
-    Generator {
-        program: "k6",
-        versions: "0.46.0",
-        time: (&["-d", "--duration"], Duration::ZERO),
-        amount: |text| sum(text, r"(?m)^ *http_reqs\.*: +([0-9]+) "),
-        failed: |text| {
-            let failed = line(text, r"(?m)^ *(?:. )?(http_req_failed\.*: +.*)$")?;
-            (!failed.contains(": 0.00%")).then_some(failed)
-        },
-        ..REQUEST
-    },
-    Generator {
-        program: "redis-benchmark",
-        versions: "7.0.15",
-        amount: |text| sum(text, r"(?m)^ +([0-9]+) requests completed in "),
-        ..REQUEST
-    },
-    Generator {
-        program: "memtier_benchmark",
-        versions: "2f74d61",
-        time: (&["--test-time"], Duration::ZERO),
-        amount: memtier,
-        ..REQUEST
-    },
-    Generator {
-        program: "sysbench",
-        versions: "1.0.20",
-        time: (&["--time"], Duration::from_secs(10)),
-        unit: "event",
-        phrase: "do 1 event of sysbench",
-        amount: |text| sum(text, r"(?m)^ +total number of events: +([0-9]+)"),
-        ..REQUEST
-    },
-    Generator {
-        program: "fio",
-        versions: "3.33",
-        time: (&["--runtime"], Duration::ZERO),
-        unit: "access",
-        phrase: "do 1 access of fio",
-        amount: |text| match json(text) {
-            Some(document) => {
-                let jobs = document.get("jobs")?.as_array()?;
-                let kinds = ["read", "write", "trim"];
-                let of = |job: &Value, kind| job.get(kind)?.get("total_ios")?.as_f64();
-                total(jobs.iter().flat_map(|job| kinds.map(|kind| of(job, kind))))
-            }
-            None => {
-                let kinds = [0, 1, 2].map(|skipped| {
-                    let before = "[0-9]+,".repeat(skipped);
-                    sum(
-                        text,
-                        &format!("(?m)^ +issued rwts: total={before}([0-9]+)[, ]"),
-                    )
-                });
-                total(kinds.into_iter())
-            }
-        },
-        ..REQUEST
-    },
-    Generator {
-        program: "iperf3",
-        versions: "3.12",
-        time: (&["-t", "--time"], Duration::from_secs(10)),
-        unit: "GB",
-        phrase: "transfer 1 GB",
-        amount: |text| Some(iperf3(text)? / 1e9),
-        ..REQUEST
-    },
-    Generator {
-        program: "stress-ng",
-        versions: "0.15.06",
-        time: (&["-t", "--timeout"], Duration::ZERO),
-        unit: "op",
-        phrase: "do 1 bogo operation of stress-ng",
-        is_on_stderr: true,
-        amount: |text| {
-            let rows =
-                regex(r"(?m)^stress-ng: metrc: \[[0-9]+\] [a-z][a-z0-9-]* +([0-9]+) ").ok()?;
-            let mut rows = rows.captures_iter(text);
-            let row = rows.next()?;
-            // The operations of two stressors differ.
-            if rows.next().is_some() {
-                return None;
-            }
-            row.get(1)?.as_str().parse().ok()
-        },
-        ..REQUEST
-    },
-];
+fn request() -> String {
+    "request".to_owned()
+}
+
+fn serve() -> String {
+    "serve 1 request".to_owned()
+}
 
 /// The words of a command, and those of the script of a shell in it.
 fn parts(load: &str) -> Vec<String> {
@@ -257,15 +112,16 @@ pub fn started(load: &str) -> Option<&'static Generator> {
 pub fn runs_for(load: &str) -> Option<Duration> {
     let parts = parts(load);
     let place = parts.iter().position(|word| named(word).is_some())?;
-    let (words, (options, default)) = (parts.get(place..)?, named(parts.get(place)?)?.time);
+    let (words, generator) = (parts.get(place..)?, named(parts.get(place)?)?);
     let given = words.iter().enumerate().find_map(|(place, word)| {
-        let option = options.iter().find(|option| word.starts_with(**option))?;
-        match word.strip_prefix(*option)?.trim_start_matches('=') {
+        let mut options = generator.time.iter();
+        let value = options.find_map(|option| word.strip_prefix(option.as_str()))?;
+        match value.trim_start_matches('=') {
             "" => words.get(place + 1).and_then(|value| time(value)),
             value => time(value),
         }
     });
-    Some(given.unwrap_or(default)).filter(|time| !time.is_zero())
+    Some(given.unwrap_or(Duration::from_secs(generator.default_s))).filter(|time| !time.is_zero())
 }
 
 /// A time of a generator's option: a number alone is seconds.
@@ -277,13 +133,17 @@ fn time(text: &str) -> Option<Duration> {
 }
 
 /// The work that a generator printed; `None` where it printed none that is known.
-pub fn read(generator: &Generator, output: &str) -> Option<Printed> {
-    let amount = (generator.amount)(output).filter(|amount| amount.is_finite() && *amount > 0.0)?;
-    let failed = (generator.failed)(output);
+pub fn read(generator: &'static Generator, output: &str) -> Option<Printed> {
+    let (mut scope, mut printed) = (Scope::default(), Output::of(&generator.program, output));
+    for figure in &generator.figures {
+        printed.figure(figure, &mut scope).ok()?;
+    }
+    let amount = scope.number("amount").ok();
+    let failed = generator.failed.iter().find_map(|one| one.found(output));
     Some(Printed {
-        amount,
+        amount: amount.filter(|amount| amount.is_finite() && *amount > 0.0)?,
         base: generator.unit.parse().ok()?,
-        phrase: generator.phrase,
+        phrase: &generator.phrase,
         failed: failed.map(|what| {
             format!(
                 "{} reports failures, `{}`: a part of its work was not done",
@@ -294,101 +154,27 @@ pub fn read(generator: &Generator, output: &str) -> Option<Printed> {
     })
 }
 
-/// The sum of the first group of each match, `None` without a match.
-fn sum(text: &str, pattern: &str) -> Option<f64> {
-    let regex = regex(pattern).ok()?;
-    total(
-        regex
-            .captures_iter(text)
-            .map(|found| found.get(1)?.as_str().parse().ok()),
-    )
-}
-
-/// The sum of numbers, `None` without one or where one is missing.
-fn total(numbers: impl Iterator<Item = Option<f64>>) -> Option<f64> {
-    let all: Vec<f64> = numbers.collect::<Option<_>>()?;
-    (!all.is_empty()).then(|| all.iter().sum())
-}
-
-/// The first group of the first match.
-fn line(text: &str, pattern: &str) -> Option<String> {
-    let found = regex(pattern)
-        .ok()?
-        .captures(text)?
-        .get(1)?
-        .as_str()
-        .to_owned();
-    Some(found)
-}
-
-/// The output, or what follows its first brace, as JSON.
-fn json(text: &str) -> Option<Value> {
-    let from = text.find('{')?;
-    serde_json::from_str(text.get(from..)?).ok()
-}
-
-/// Answers of a status of 400 or more, and errors, of oha and hey.
-fn statuses(text: &str) -> Option<String> {
-    if let Some(document) = json(text) {
-        let part = |name: &str| Some(document.get(name)?.as_object()?.clone());
-        let errors = part("errorDistribution").unwrap_or_default();
-        let codes = part("statusCodeDistribution").unwrap_or_default();
-        let bad = codes.into_iter().filter(|(code, _)| code.as_str() >= "400");
-        // oha ends the requests that are under way at its deadline.
-        let errors = errors
-            .into_iter()
-            .filter(|(what, _)| !what.contains("deadline"));
-        return bad
-            .chain(errors)
-            .next()
-            .map(|(what, times)| format!("{what}: {times}"));
+impl Failure {
+    /// The groups of the first match that is a failure.
+    fn found(&self, output: &str) -> Option<String> {
+        let mut part = output;
+        if let Some(behind) = &self.behind {
+            part = part.split_once(behind.as_str())?.1;
+        }
+        if let Some(before) = &self.before {
+            part = part.split_once(before.as_str())?.0;
+        }
+        let regex = regex(&self.regex).ok()?;
+        let texts = regex.captures_iter(part).map(|found| {
+            let groups = found.iter().skip(1).flatten();
+            groups
+                .map(|group| group.as_str())
+                .collect::<Vec<_>>()
+                .join(": ")
+        });
+        let is_failure = |text: &String| !self.but.as_ref().is_some_and(|but| text.contains(but));
+        texts.into_iter().find(is_failure)
     }
-    let status = line(text, r"(?m)^ *(\[[45][0-9]{2}\]\s+[0-9]+ responses)");
-    status.or_else(|| {
-        let (_, errors) = text.split_once("Error distribution:")?;
-        let mut lines = errors
-            .lines()
-            .map(str::trim)
-            .filter(|line| line.starts_with('['));
-        lines
-            .find(|line| !line.contains("deadline"))
-            .map(str::to_owned)
-    })
-}
-
-/// The requests of memtier_benchmark: the product of its settings, or the rate times its time.
-fn memtier(text: &str) -> Option<f64> {
-    let number = |what: &str| sum(text, &format!(r"(?m)^([0-9]+) +{what}"));
-    let each = number("Requests per client");
-    match each {
-        Some(each) => Some(each * number("Threads")? * number("Connections per thread")?),
-        None => Some(number("Seconds")? * sum(text, r"(?m)^Totals +([0-9.]+) ")?),
-    }
-}
-
-/// The bytes that receivers of iperf3 got. Its units in text are powers of 1024.
-fn iperf3(text: &str) -> Option<f64> {
-    if let Some(document) = json(text) {
-        let of = |name: &str| document.pointer(&format!("/end/{name}/bytes"))?.as_f64();
-        let forward = of("sum_received").or_else(|| of("sum"))?;
-        return Some(forward + of("sum_received_bidir_reverse").unwrap_or_default());
-    }
-    let pattern = r"(?m)^\[([ 0-9A-Z]+)\].* sec +([0-9.]+) ([KMGT]?)Bytes .* receiver$";
-    let regex = regex(pattern).ok()?;
-    let rows = regex.captures_iter(text).filter_map(|found| {
-        let scale = match found.get(3)?.as_str() {
-            "" => 1.0,
-            "K" => 1024.0,
-            "M" => 1_048_576.0,
-            "G" => 1_073_741_824.0,
-            _ => 1_099_511_627_776.0,
-        };
-        let is_sum = found.get(1)?.as_str() == "SUM";
-        Some((is_sum, found.get(2)?.as_str().parse::<f64>().ok()? * scale))
-    });
-    let (sums, streams): (Vec<_>, Vec<_>) = rows.partition(|(is_sum, _)| *is_sum);
-    let counted = if sums.is_empty() { streams } else { sums };
-    total(counted.into_iter().map(|(_, bytes)| Some(bytes)))
 }
 
 #[cfg(test)]
@@ -558,7 +344,8 @@ mod tests {
             );
             assert_eq!(printed.failed.is_some(), *fails, "{name}: {printed:?}");
         }
-        for generator in GENERATORS {
+        assert_eq!(GENERATORS.len(), 13);
+        for generator in &*GENERATORS {
             let name = format!("{}-{}", generator.program, generator.versions);
             let has_recording = RECORDED
                 .iter()
@@ -581,7 +368,7 @@ mod tests {
             "requests in",
             "  99999999999999999999999999 requests in 2s",
         ] {
-            for generator in GENERATORS {
+            for generator in &*GENERATORS {
                 let printed = read(generator, text);
                 assert!(
                     printed.is_none_or(|printed| printed.amount.is_finite()),
