@@ -6,7 +6,7 @@ use super::{
     Extent, Load, LoadClient, LoadCommand, Outcome, Program, Running, Runs, ServeContext, Service,
     Timing,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::time::{Duration, Instant};
 use vtax_guest::image::{oci, user_files};
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
@@ -329,10 +329,10 @@ pub fn start(
 }
 
 /// What a load without a command prints.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Elapsed {
+#[derive(Debug, Serialize)]
+struct Elapsed {
     /// How long it took.
-    pub seconds: f64,
+    seconds: f64,
 }
 
 /// Time that passes.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Workloads: a service in the target and the load generator that drives it; [`all`] registers them.
 //!
-//! Most are a file of data, `workloads/KIND.toml`, which [`described`] reads: the service in the target, the load's command
+//! Most are a file of data, `workloads/KIND.toml`, which `described` reads: the service in the target, the load's command
 //! line, and the figures in its output. A workload whose output needs more is a module with a parser of its own.
 
 pub mod check;
