@@ -28,8 +28,5 @@ pub fn explain(what: &str, error: &dyn Error) -> ObserveError {
             remedy: "run as root or with CAP_BPF and CAP_PERFMON".to_owned(),
         };
     }
-    ObserveError::Unavailable {
-        what: what.to_owned(),
-        reason: text,
-    }
+    ObserveError::unavailable(what, text)
 }

@@ -73,6 +73,30 @@ pub enum ObserveError {
 }
 
 impl ObserveError {
+    /// The file `path` could not be read.
+    pub fn read(path: impl Into<PathBuf>, cause: impl Into<io::Error>) -> Self {
+        Self::Read {
+            path: path.into(),
+            cause: cause.into(),
+        }
+    }
+
+    /// The file or device `path` did not hold what its interface promises.
+    pub fn format(path: impl Into<PathBuf>, detail: impl Into<String>) -> Self {
+        Self::Format {
+            path: path.into(),
+            detail: detail.into(),
+        }
+    }
+
+    /// The instrument `what` does not exist, or does not work, for this reason.
+    pub fn unavailable(what: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Unavailable {
+            what: what.into(),
+            reason: reason.into(),
+        }
+    }
+
     /// The message without its numbers, equal for every repetition of one problem, so that a caller can report it once.
     pub fn without_numbers(&self) -> String {
         match self {

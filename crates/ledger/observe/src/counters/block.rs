@@ -44,10 +44,10 @@ impl BlockDevices {
                 // sysfs writes the slash of names such as `cciss/c0d0` as `!`.
                 let directory = name.replace('/', "!");
                 if matches!(directory.as_str(), "" | "." | "..") {
-                    return Err(ObserveError::Unavailable {
-                        what: format!("block device `{name}`"),
-                        reason: "that is no name of a device".to_owned(),
-                    });
+                    return Err(ObserveError::unavailable(
+                        format!("block device `{name}`"),
+                        "that is no name of a device",
+                    ));
                 }
                 let path = sys.join("class/block").join(directory).join("stat");
                 let counters = std::array::from_fn(|_| Counter::new(Rule::FROM_ZERO));

@@ -36,7 +36,7 @@ impl Children {
 
     /// Lists the running children, whichever thread started each.
     fn running(&self) -> Result<Vec<u32>, ObserveError> {
-        let failed = |path: PathBuf| |cause| ObserveError::Read { path, cause };
+        let failed = |path: PathBuf| |cause| ObserveError::read(path, cause);
         let threads = std::fs::read_dir(&self.tasks).map_err(failed(self.tasks.clone()))?;
         let mut running = Vec::new();
         for thread in threads.flatten() {

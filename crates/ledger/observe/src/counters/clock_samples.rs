@@ -99,12 +99,11 @@ impl ClockSamples {
     pub fn open(proc: &Path) -> Result<Self, ObserveError> {
         let functions = functions(KernelFile::open(proc.join("kallsyms"))?.read()?);
         if functions.is_empty() {
-            return Err(ObserveError::Unavailable {
-                what: WHAT.to_owned(),
-                reason: "/proc/kallsyms shows no address of handle_softirqs; run as root, with \
-                         sysctl kernel.kptr_restrict at 1 or lower"
-                    .to_owned(),
-            });
+            return Err(ObserveError::unavailable(
+                WHAT,
+                "/proc/kallsyms shows no address of handle_softirqs; run as root, with \
+                 sysctl kernel.kptr_restrict at 1 or lower",
+            ));
         }
         let mut stat = KernelFile::open_one_piece(proc.join("stat"))?;
         let processors: Vec<u32> = text::lines(stat.read()?)

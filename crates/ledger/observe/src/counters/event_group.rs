@@ -161,9 +161,8 @@ pub fn check(result: i32) -> io::Result<i32> {
 pub fn explain(what: &str, cause: &io::Error) -> ObserveError {
     use rustix::io::Errno;
     let what = what.to_owned();
-    let unavailable = |reason: &str| ObserveError::Unavailable {
-        what: what.clone(),
-        reason: format!("{reason} (perf_event_open: {cause})"),
+    let unavailable = |reason: &str| {
+        ObserveError::unavailable(what.clone(), format!("{reason} (perf_event_open: {cause})"))
     };
     match Errno::from_io_error(cause) {
         Some(Errno::ACCESS | Errno::PERM) => ObserveError::Permission {

@@ -92,14 +92,10 @@ impl GrantProbe {
     /// # Errors
     /// When this process may not use BPF, or the kernel has no probes at functions or lacks one of these functions.
     pub fn open(sys: &Path) -> Result<Option<SharedGrants>, ObserveError> {
-        let kind = std::fs::read_to_string(sys.join("hypervisor/type")).unwrap_or_default();
-        if kind.trim() != "xen" {
+        if !super::xen::is_xen(sys) {
             return Ok(None);
         }
-        let unavailable = |reason: &str| ObserveError::Unavailable {
-            what: WHAT.to_owned(),
-            reason: reason.to_owned(),
-        };
+        let unavailable = |reason: &str| ObserveError::unavailable(WHAT, reason);
         if !cfg!(target_arch = "x86_64") {
             let reason = "the programs read arguments from the registers of x86-64 alone";
             return Err(unavailable(reason));
@@ -148,17 +144,16 @@ impl GrantProbe {
 
 fn attach(programs: &mut Ebpf, function: &str) -> Result<(), ObserveError> {
     let failed = |error: ProgramError| match explain(WHAT, &error) {
-        ObserveError::Unavailable { what, reason } => ObserveError::Unavailable {
+        ObserveError::Unavailable { what, reason } => ObserveError::unavailable(
             what,
-            reason: format!("cannot watch the kernel's function {function}: {reason}"),
-        },
+            format!("cannot watch the kernel's function {function}: {reason}"),
+        ),
         error => error,
     };
     let program = programs.program_mut(function);
     let program: &mut KProbe = program
-        .ok_or_else(|| ObserveError::Unavailable {
-            what: WHAT.to_owned(),
-            reason: format!("the BPF object has no program {function}"),
+        .ok_or_else(|| {
+            ObserveError::unavailable(WHAT, format!("the BPF object has no program {function}"))
         })?
         .try_into()
         .map_err(failed)?;

@@ -124,10 +124,7 @@ impl HardwareCounters {
     /// # Errors
     /// As for the host, or when the directory is of another hierarchy.
     pub fn cgroup(owner: &Owner, group: &Path, sys: &Path) -> Result<Self, ObserveError> {
-        let directory = File::open(group).map_err(|cause| ObserveError::Read {
-            path: group.to_owned(),
-            cause,
-        })?;
+        let directory = File::open(group).map_err(|cause| ObserveError::read(group, cause))?;
         Self::open(owner, &online_cpus(sys)?, |cpu| {
             Scope::Cgroup(&directory, cpu)
         })
@@ -213,11 +210,9 @@ fn work() {
 pub fn online_cpus(sys: &Path) -> Result<Vec<u32>, ObserveError> {
     let path = sys.join("devices/system/cpu/online");
     match std::fs::read(&path) {
-        Ok(list) => text::cpu_list(&list).ok_or_else(|| ObserveError::Format {
-            path,
-            detail: "expected a list of CPUs such as 0-3".to_owned(),
-        }),
-        Err(cause) => Err(ObserveError::Read { path, cause }),
+        Ok(list) => text::cpu_list(&list)
+            .ok_or_else(|| ObserveError::format(path, "expected a list of CPUs such as 0-3")),
+        Err(cause) => Err(ObserveError::read(path, cause)),
     }
 }
 

@@ -179,10 +179,7 @@ impl KvmExits {
 
 fn tracepoint_id(sys: &Path, name: &str) -> Result<u64, ObserveError> {
     let roots = ["kernel/tracing", "kernel/debug/tracing"].map(|root| sys.join(root));
-    let unavailable = |reason: String| ObserveError::Unavailable {
-        what: WHAT.to_owned(),
-        reason,
-    };
+    let unavailable = |reason: String| ObserveError::unavailable(WHAT, reason);
     let Some(events) = roots
         .iter()
         .map(|root| root.join("events"))
@@ -196,10 +193,8 @@ fn tracepoint_id(sys: &Path, name: &str) -> Result<u64, ObserveError> {
     };
     let path: PathBuf = events.join("kvm").join(name).join("id");
     match std::fs::read(&path) {
-        Ok(id) => text::number(id.trim_ascii()).ok_or_else(|| ObserveError::Format {
-            path,
-            detail: "expected one number".to_owned(),
-        }),
+        Ok(id) => text::number(id.trim_ascii())
+            .ok_or_else(|| ObserveError::format(path, "expected one number")),
         Err(cause) => Err(unavailable(format!(
             "{}: {cause}: is the module kvm loaded?",
             path.display()

@@ -48,7 +48,7 @@ pub use softirqs::softirqs;
 pub use table::CpuTable;
 pub use threads::{ProcessClock, process_clock};
 pub use threads::{ThreadTimes, VmmThreads};
-pub use xen::{DomainTimes, XenClock, XenDomain, XenHost, XenRings};
+pub use xen::{DomainTimes, XenClock, XenDomain, XenRings};
 pub use xen_trace::{ENDING as XENTRACE_ENDING, XenTrace, is_traced, xentrace};
 
 use crate::{Instrument, ObserveError, Readings, Roots, Subject};
@@ -79,7 +79,7 @@ pub fn for_host(proc: &Path, sys: &Path) -> (Vec<Box<dyn Instrument>>, Vec<Obser
         add(states.map(boxed));
     }
     add(IdleGaps::open().map(boxed));
-    if let Some(host) = XenHost::open(sys).transpose() {
+    if let Some(host) = XenDomain::host(sys).transpose() {
         add(host.map(boxed));
     }
     (instruments, unavailable)
@@ -162,10 +162,10 @@ impl Instrument for Broken {
     }
 
     fn read(&mut self, _now: Nanoseconds, _into: &mut Readings) -> Result<(), ObserveError> {
-        Err(ObserveError::Unavailable {
-            what: self.name.clone(),
-            reason: self.message.clone(),
-        })
+        Err(ObserveError::unavailable(
+            self.name.clone(),
+            self.message.clone(),
+        ))
     }
 }
 

@@ -113,10 +113,10 @@ impl VmmThreads {
     /// When the subject has no VMM or its process is gone.
     pub fn open(subject: &Subject, proc: &Path) -> Result<Self, ObserveError> {
         let Some(pid) = subject.vmm else {
-            return Err(ObserveError::Unavailable {
-                what: format!("VMM threads of {}", subject.owner),
-                reason: "it has no VMM".to_owned(),
-            });
+            return Err(ObserveError::unavailable(
+                format!("VMM threads of {}", subject.owner),
+                "it has no VMM",
+            ));
         };
         let mut threads = Self::with_clock(subject, pid, proc, process_clock(pid))?;
         threads.kernel_threads = vhost_threads_outside(proc, &threads.threads, subject.nic);
@@ -140,11 +140,8 @@ impl VmmThreads {
     ) -> Result<Self, ObserveError> {
         let task = proc.join(pid.to_string()).join("task");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory =
-            rustix::fs::open(&task, flags, Mode::empty()).map_err(|cause| ObserveError::Read {
-                path: task.clone(),
-                cause: cause.into(),
-            })?;
+        let directory = rustix::fs::open(&task, flags, Mode::empty())
+            .map_err(|cause| ObserveError::read(&task, cause))?;
         let owner = &subject.owner;
         let column = |metric| Column::counter(owner, metric);
         let columns = Columns {
@@ -207,10 +204,7 @@ impl VmmThreads {
     }
 
     fn unlisted(&self, cause: impl Into<io::Error>) -> ObserveError {
-        ObserveError::Read {
-            path: self.task.clone(),
-            cause: cause.into(),
-        }
+        ObserveError::read(&self.task, cause)
     }
 
     fn list(&mut self) -> Result<(), ObserveError> {
@@ -223,10 +217,7 @@ impl VmmThreads {
         // The directory lists threads in the order of creation, as this list does.
         let mut next = 0;
         while let Some(entry) = entries.next() {
-            let entry = entry.map_err(|cause| ObserveError::Read {
-                path: self.task.clone(),
-                cause: cause.into(),
-            })?;
+            let entry = entry.map_err(|cause| ObserveError::read(&self.task, cause))?;
             let Some(tid) = text::small(entry.file_name().to_bytes()) else {
                 continue;
             };
@@ -323,12 +314,11 @@ impl VmmThreads {
             }
         }
         if !ever_ran && self.threads.iter().any(|thread| thread.file.is_some()) {
-            return Err(ObserveError::Unavailable {
-                what: "CPU time of single threads".to_owned(),
-                reason: "every /proc/PID/task/TID/schedstat reads 0: this kernel accounts it only \
-                         when booted with `delayacct` (or after `sysctl kernel.task_delayacct=1`)"
-                    .to_owned(),
-            });
+            return Err(ObserveError::unavailable(
+                "CPU time of single threads",
+                "every /proc/PID/task/TID/schedstat reads 0: this kernel accounts it only \
+                 when booted with `delayacct` (or after `sysctl kernel.task_delayacct=1`)",
+            ));
         }
         // Threads run on during the microseconds of a reading, so the difference may fall by that amount.
         self.emulator = self.emulator.max(whole.saturating_sub(inside));

@@ -22,44 +22,6 @@ use vtax_kernel::text;
 /// The source of CPU time in findings.
 const LIBXENSTAT: &str = "libxenstat";
 
-/// CPU time of this host itself where it is the Dom0 of a hypervisor, in nanoseconds, as Xen's scheduler counts it; it
-/// excludes time that the Dom0 kernel accounts as idle or stolen.
-#[derive(Debug)]
-pub struct XenHost {
-    library: Library,
-    total: GuardedColumn,
-}
-
-impl XenHost {
-    /// Opens the counter of Dom0; `None` on a host without Xen.
-    ///
-    /// # Errors
-    /// When this host is a guest of Xen, or libxenstat cannot be loaded.
-    pub fn open(sys: &Path) -> Result<Option<Self>, ObserveError> {
-        let kind = fs::read_to_string(sys.join("hypervisor/type")).unwrap_or_default();
-        if kind.trim() != "xen" {
-            return Ok(None);
-        }
-        Ok(Some(Self {
-            library: Library::load(&library_name(sys)?)?,
-            total: GuardedColumn::new(&Owner::Host, counter::CPU_DOM0, Rule::TIME),
-        }))
-    }
-}
-
-impl Instrument for XenHost {
-    fn name(&self) -> &str {
-        "xen host"
-    }
-
-    fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        let change = self.total.record(self.library.times(0)?.total.0, into);
-        let mut findings = Findings::default();
-        findings.note(Path::new(LIBXENSTAT), self.total.metric(), change);
-        findings.end()
-    }
-}
-
 /// CPU time of one domain, in nanoseconds, as Xen's scheduler counts it.
 #[derive(Debug)]
 pub struct XenDomain {
@@ -67,7 +29,8 @@ pub struct XenDomain {
     domain: u32,
     library: Library,
     total: GuardedColumn,
-    vcpus: Vec<GuardedColumn>,
+    /// `None`: the virtual processors are not recorded.
+    vcpus: Option<Vec<GuardedColumn>>,
     owner: Owner,
 }
 
@@ -82,10 +45,32 @@ impl XenDomain {
             domain,
             library: Library::load(&library_name(sys)?)?,
             total: GuardedColumn::new(owner, counter::CPU_DOMAIN, Rule::TIME),
-            vcpus: Vec::new(),
+            vcpus: Some(Vec::new()),
             owner: owner.clone(),
         })
     }
+
+    /// Opens the counter of this host itself, where it is the Dom0 of a hypervisor; `None` on a host without Xen. The
+    /// time excludes what the Dom0 kernel accounts as idle or stolen.
+    ///
+    /// # Errors
+    /// When this host is a guest of Xen, or libxenstat cannot be loaded.
+    pub fn host(sys: &Path) -> Result<Option<Self>, ObserveError> {
+        if !is_xen(sys) {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            total: GuardedColumn::new(&Owner::Host, counter::CPU_DOM0, Rule::TIME),
+            vcpus: None,
+            ..Self::open(&Owner::Host, sys, 0)?
+        }))
+    }
+}
+
+/// Whether a Xen hypervisor runs this host.
+pub(super) fn is_xen(sys: &Path) -> bool {
+    let kind = fs::read_to_string(sys.join("hypervisor/type"));
+    kind.is_ok_and(|kind| kind.trim() == "xen")
 }
 
 impl Instrument for XenDomain {
@@ -98,16 +83,16 @@ impl Instrument for XenDomain {
         let mut findings = Findings::default();
         let change = self.total.record(times.total.0, into);
         findings.note(Path::new(LIBXENSTAT), self.total.metric(), change);
-        for (number, time) in times.vcpus.iter().enumerate() {
-            if self.vcpus.len() <= number {
-                let metric = counter::CPU_DOMAIN_VCPU.of(number);
-                let column = GuardedColumn::new(&self.owner, metric, Rule::TIME);
-                self.vcpus.push(column);
-            }
-            if let Some(column) = self.vcpus.get_mut(number) {
-                let change = column.record(time.0, into);
-                findings.note(Path::new(LIBXENSTAT), column.metric(), change);
-            }
+        let Some(vcpus) = &mut self.vcpus else {
+            return findings.end();
+        };
+        for number in vcpus.len()..times.vcpus.len() {
+            let metric = counter::CPU_DOMAIN_VCPU.of(number);
+            vcpus.push(GuardedColumn::new(&self.owner, metric, Rule::TIME));
+        }
+        for (column, time) in vcpus.iter_mut().zip(&times.vcpus) {
+            let change = column.record(time.0, into);
+            findings.note(Path::new(LIBXENSTAT), column.metric(), change);
         }
         findings.end()
     }
@@ -144,17 +129,11 @@ impl XenClock {
 pub(super) fn version(sys: &Path) -> Result<(u16, u16), ObserveError> {
     let part = |name: &str| {
         let path = sys.join("hypervisor/version").join(name);
-        let text = fs::read_to_string(&path).map_err(|cause| ObserveError::Read {
-            path: path.clone(),
-            cause,
-        })?;
+        let text = fs::read_to_string(&path).map_err(|cause| ObserveError::read(&path, cause))?;
         // It becomes part of the name of a file to load or to run.
         text.trim()
             .parse::<u16>()
-            .map_err(|_| ObserveError::Format {
-                path,
-                detail: "expected a number".to_owned(),
-            })
+            .map_err(|_| ObserveError::format(path, "expected a number"))
     };
     Ok((part("major")?, part("minor")?))
 }
@@ -212,9 +191,8 @@ const MOST_VCPUS: c_uint = 1 << 15;
 
 impl Library {
     fn load(name: &str) -> Result<Self, ObserveError> {
-        let unavailable = |reason: String| ObserveError::Unavailable {
-            what: format!("CPU time of Xen domains ({name})"),
-            reason,
+        let unavailable = |reason: String| {
+            ObserveError::unavailable(format!("CPU time of Xen domains ({name})"), reason)
         };
         let file = CString::new(name).map_err(|cause| unavailable(cause.to_string()))?;
         // SAFETY: a name that ends with a zero. What runs on loading is the constructor of Xen's
@@ -264,9 +242,8 @@ impl Library {
     }
 
     fn times(&self, domain: u32) -> Result<DomainTimes, ObserveError> {
-        let gone = |what: &str| ObserveError::Unavailable {
-            what: format!("CPU time of Xen domain {domain}"),
-            reason: what.to_owned(),
+        let gone = |what: &str| {
+            ObserveError::unavailable(format!("CPU time of Xen domain {domain}"), what)
         };
         let times = self.with_node(WITH_VCPUS, |node| {
             // SAFETY: the node is valid in here; a domain that is not in it is null.
@@ -298,10 +275,10 @@ impl Library {
         // SAFETY: the handle is this library's and still open.
         let node = unsafe { (self.get_node)(self.handle.as_ptr(), flags) };
         if node.is_null() {
-            return Err(ObserveError::Unavailable {
-                what: "CPU time of Xen domains".to_owned(),
-                reason: "the hypervisor does not answer".to_owned(),
-            });
+            return Err(ObserveError::unavailable(
+                "CPU time of Xen domains",
+                "the hypervisor does not answer",
+            ));
         }
         let printed = f(node);
         // SAFETY: it is freed once, and nothing of it is used from here on.
@@ -457,10 +434,10 @@ mod tests {
     #[test]
     fn a_host_without_xen_has_no_dom0_and_one_that_lacks_the_library_says_so() {
         let none = tempfile::tempdir().unwrap();
-        assert!(XenHost::open(none.path()).unwrap().is_none());
+        assert!(XenDomain::host(none.path()).unwrap().is_none());
         let xen = hypervisor("0", "0");
         fs::write(xen.path().join("hypervisor/type"), "xen\n").unwrap();
-        let message = XenHost::open(xen.path()).unwrap_err().to_string();
+        let message = XenDomain::host(xen.path()).unwrap_err().to_string();
         assert!(message.contains("libxenstat.so.0.0"), "{message}");
     }
 

@@ -78,10 +78,7 @@ pub fn is_traced(proc: &Path) -> bool {
 pub const ENDING: [&str; 7] = ["-D", "-X", "-e", "0x0ffff000", "-T", "1", "/dev/null"];
 
 fn unavailable(reason: impl Into<String>) -> ObserveError {
-    ObserveError::Unavailable {
-        what: WHAT.to_owned(),
-        reason: reason.into(),
-    }
+    ObserveError::unavailable(WHAT, reason)
 }
 
 /// More processors than any host of Xen has; what is kept for each has a bound.
