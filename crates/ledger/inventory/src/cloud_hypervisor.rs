@@ -25,9 +25,8 @@ pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Opt
         platform: Platform::CloudHypervisor,
         manager: kata.then_some("kata"),
         name: socket.as_deref().and_then(name_of_socket),
-        number: None,
-        uuid: None,
         cpus,
+        ..Description::default()
     })
 }
 

@@ -12,11 +12,8 @@ pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Opt
     let id = options::value(arguments, "id").filter(|id| !id.is_empty());
     Some(Description {
         platform: Platform::Firecracker,
-        manager: None,
         name: id.map(<[u8]>::to_vec),
-        number: None,
-        uuid: None,
-        cpus: None,
+        ..Description::default()
     })
 }
 

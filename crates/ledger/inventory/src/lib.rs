@@ -152,7 +152,7 @@ impl Guest {
 }
 
 /// The description of a guest by one source.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Description {
     platform: Platform,
     manager: Option<&'static str>,
@@ -260,6 +260,11 @@ impl Guests {
             problems: Vec::new(),
             roots,
         }
+    }
+
+    /// The numbers of the present guests.
+    pub fn numbers(&self) -> HashSet<u32> {
+        self.iter().map(|guest| guest.number).collect()
     }
 
     /// The hierarchy that accounts CPU time.
@@ -681,7 +686,7 @@ impl Guests {
             }
         }
         if self.found_in.len() > 2 * self.guests.len() + 64 {
-            let present: HashSet<u32> = self.guests.values().map(|guest| guest.number).collect();
+            let present = self.numbers();
             self.found_in.retain(|number, _| present.contains(number));
         }
         if !looked {

@@ -18,11 +18,8 @@ pub(super) fn recognise(arguments: &[Vec<u8>], _: Option<&[u8]>) -> Option<Descr
     let count = options::value(arguments, "count").unwrap_or(b"1");
     Some(Description {
         platform: Platform::MicroVm,
-        manager: None,
         name: Some([super::base_name(image), b" x", count].concat()),
-        number: None,
-        uuid: None,
-        cpus: None,
+        ..Description::default()
     })
 }
 

@@ -2,9 +2,10 @@
 //! The platforms that run guests, by name.
 
 /// The software that runs a guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Platform {
     /// QEMU, with KVM or without.
+    #[default]
     Qemu,
     /// Cloud Hypervisor.
     CloudHypervisor,
