@@ -298,10 +298,10 @@ impl Charger {
             let found = self.guests.of(subject).map(|guest| guest.number);
             found.ok_or_else(|| {
                 let seen: Vec<&str> = self.guests().map(|guest| guest.name.as_str()).collect();
-                ObserveError::Unavailable {
-                    what: format!("the guest {}", subject.owner),
-                    reason: format!("charge-back does not see it; it sees: {}", seen.join(", ")),
-                }
+                ObserveError::unavailable(
+                    format!("the guest {}", subject.owner),
+                    format!("charge-back does not see it; it sees: {}", seen.join(", ")),
+                )
             })
         };
         subjects.iter().map(number).collect()
@@ -400,8 +400,7 @@ impl Charger {
 
     fn add(&mut self, pass: &Pass) {
         let totals = &mut self.totals;
-        let present: std::collections::HashSet<u32> =
-            self.guests.iter().map(|guest| guest.number).collect();
+        let present = self.guests.numbers();
         let gone = &mut totals.gone;
         totals.guests.retain(|number, guest| {
             let stays = present.contains(number);
@@ -602,7 +601,7 @@ fn share_descriptors() {
 mod tests {
     use super::*;
     use vtax_core::{Series, SeriesKind};
-    use vtax_meter::{Absent, Domain, Part, Powercap};
+    use vtax_meter::{Absent, Domain, Part, Sensors, powercap};
 
     use std::fs;
     use std::path::Path;
@@ -620,8 +619,8 @@ mod tests {
     /// Joules in each second of a host with two packages, given the values of their counters.
     fn seconds(of: &[[Option<u64>; 2]]) -> (Vec<Option<f64>>, Vec<String>) {
         let root = tempfile::tempdir().unwrap();
-        let open = || -> Result<Powercap, Absent> {
-            Powercap::open(&root.path().join("sys"), &root.path().join("proc"))
+        let open = || -> Result<Sensors, Absent> {
+            powercap(&root.path().join("sys"), &root.path().join("proc"))
         };
         let show = |[first, second]: &[Option<u64>; 2]| {
             for (number, joules) in [(0, first), (1, second)] {
@@ -673,9 +672,8 @@ mod tests {
         }
         fn read(&mut self, _: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
             let joules = self.0.next().flatten();
-            let joules = joules.ok_or_else(|| ObserveError::Unavailable {
-                what: "the BMC's power".to_owned(),
-                reason: "no answer for too long".to_owned(),
+            let joules = joules.ok_or_else(|| {
+                ObserveError::unavailable("the BMC's power", "no answer for too long")
             })?;
             let id = into.register(Series {
                 owner: Owner::Host,
@@ -719,7 +717,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         package(root.path(), 0, 0);
         let (sys, proc) = (root.path().join("sys"), root.path().join("proc"));
-        let meters: Vec<Box<dyn Meter>> = vec![Box::new(Powercap::open(&sys, &proc).unwrap())];
+        let meters: Vec<Box<dyn Meter>> = vec![Box::new(powercap(&sys, &proc).unwrap())];
         let mut reader = EnergyReader::new(meters, IdleEnergy::Learned);
         let mut joules = 0;
         let mut second = |number: u64, watts: u64, busy| {

@@ -1,105 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The power of a laptop's batteries while no other source supplies it: `/sys/class/power_supply`.
 
-use super::series::MeterSeries;
+use super::sensors::{Reading, Sensors};
 use super::sysfs::{entries, text};
-use super::{Absent, Domain, Meter, Part, PowerIntegral};
+use super::{Absent, Domain, Part};
 use std::path::{Path, PathBuf};
-use vtax_core::{Nanoseconds, Source, Watts};
-use vtax_observe::{Instrument, ObserveError, Readings};
+use vtax_core::Watts;
+use vtax_observe::ObserveError;
 
 pub(super) const NAME: &str = "battery";
 
-/// The longest time that a reading is valid. Drivers read a battery's chip every second, and some chips return a mean
-/// over half a minute.
-const VALID_FOR: Nanoseconds = Nanoseconds(60_000_000_000);
-
-/// The discharge of every battery that powers the machine (kernel: `Documentation/ABI/testing/sysfs-class-power`). On
-/// mains power a battery does not see the machine's draw: the meter is then absent, and plugging in during a trial is
-/// an error.
-#[derive(Debug)]
-pub struct Battery {
-    domains: Vec<Domain>,
-    batteries: Vec<PathBuf>,
-    integral: PowerIntegral,
-    watts: MeterSeries,
-    joules: MeterSeries,
-    caveats: Vec<String>,
+/// Opens the batteries below `sys` that power the machine, of which one must be discharging (kernel:
+/// `Documentation/ABI/testing/sysfs-class-power`). On mains power a battery does not see the machine's draw: the meter is
+/// then absent, and plugging in during a trial is an error.
+///
+/// # Errors
+/// The reason that there is no such meter.
+pub fn battery(sys: &Path) -> Result<Sensors, Absent> {
+    let class = sys.join("class/power_supply");
+    let is = |supply: &Path, file: &str, word: &str| {
+        text(&supply.join(file)).is_ok_and(|found| found == word)
+    };
+    // A battery of a peripheral, such as a mouse, has the scope `Device`.
+    let batteries: Vec<PathBuf> = entries(&class)
+        .into_iter()
+        .map(|(_, supply)| supply)
+        .filter(|supply| is(supply, "type", "Battery") && !is(supply, "scope", "Device"))
+        .collect();
+    let Some(first) = batteries.first().cloned() else {
+        let reason = format!("no battery in {} powers this machine", class.display());
+        return Err(Absent::because(NAME, reason));
+    };
+    if let Err(error) = power(&batteries) {
+        return Err(Absent::because(NAME, error.to_string())
+            .remedy("unplug the machine; a battery measures what it delivers alone"));
+    }
+    let mut meter = Sensors::new(NAME);
+    meter.stops_on_failure = true;
+    meter.caveats.push(
+        "a battery's chip reports a mean over some seconds: use trials of a minute or longer"
+            .to_owned(),
+    );
+    let power = Box::new(move || power(&batteries));
+    meter.add(
+        Domain::machine(),
+        first,
+        Reading::of_power(Part::Machine, power),
+    );
+    Ok(meter)
 }
 
-impl Battery {
-    /// Opens the batteries below `sys`, of which one must be discharging.
-    ///
-    /// # Errors
-    /// The reason that there is no such meter.
-    pub fn open(sys: &Path) -> Result<Self, Absent> {
-        let class = sys.join("class/power_supply");
-        let is = |supply: &Path, file: &str, word: &str| {
-            text(&supply.join(file)).is_ok_and(|found| found == word)
-        };
-        // A battery of a peripheral, such as a mouse, has the scope `Device`.
-        let batteries: Vec<PathBuf> = entries(&class)
-            .into_iter()
-            .map(|(_, supply)| supply)
-            .filter(|supply| is(supply, "type", "Battery") && !is(supply, "scope", "Device"))
-            .collect();
-        if batteries.is_empty() {
-            let reason = format!("no battery in {} powers this machine", class.display());
-            return Err(Absent::because(NAME, reason));
-        }
-        let meter = Self {
-            domains: vec![Domain {
-                name: "host".to_owned(),
-                part: Part::Machine,
-            }],
-            batteries,
-            integral: PowerIntegral::new(VALID_FOR, Part::Machine.most()),
-            watts: MeterSeries::watts(NAME, "host", Source::Measured),
-            joules: MeterSeries::joules(NAME, "host", Source::Measured),
-            caveats: vec![
-                "a battery's chip reports a mean over some seconds: use trials of a minute or longer"
-                    .to_owned(),
-            ],
-        };
-        match meter.power() {
-            Ok(_) => Ok(meter),
-            Err(error) => Err(Absent::because(NAME, error.to_string())
-                .remedy("unplug the machine; a battery measures what it delivers alone")),
-        }
-    }
-
-    /// The power that all batteries deliver.
-    fn power(&self) -> Result<Watts, ObserveError> {
-        let mut total = None;
-        for battery in &self.batteries {
-            // `uevent` holds all properties, read at one time.
-            let path = battery.join("uevent");
-            let properties = text(&path).map_err(|cause| ObserveError::Read {
-                path: path.clone(),
-                cause,
-            })?;
-            match property(&properties, "STATUS") {
-                Some("Discharging") => {
-                    let watts = discharge(&properties).ok_or_else(|| ObserveError::Format {
-                        path: path.clone(),
-                        detail: "it has neither a power nor a current and a voltage".to_owned(),
-                    })?;
-                    total = Some(total.unwrap_or(Watts(0.0)) + watts);
-                }
-                Some("Charging") => return Err(unseen("a battery is charging")),
-                // The battery is idle while another one discharges.
-                _ => {}
+/// The power that all batteries deliver.
+fn power(batteries: &[PathBuf]) -> Result<Watts, ObserveError> {
+    let mut total = None;
+    for battery in batteries {
+        // `uevent` holds all properties, read at one time.
+        let path = battery.join("uevent");
+        let properties = text(&path).map_err(|cause| ObserveError::read(&path, cause))?;
+        match property(&properties, "STATUS") {
+            Some("Discharging") => {
+                let watts = discharge(&properties).ok_or_else(|| {
+                    ObserveError::format(
+                        &path,
+                        "it has neither a power nor a current and a voltage",
+                    )
+                })?;
+                total = Some(total.unwrap_or(Watts(0.0)) + watts);
             }
+            Some("Charging") => return Err(unseen("a battery is charging")),
+            // The battery is idle while another one discharges.
+            _ => {}
         }
-        total.ok_or_else(|| unseen("no battery discharges"))
     }
+    total.ok_or_else(|| unseen("no battery discharges"))
 }
 
 fn unseen(why: &str) -> ObserveError {
-    ObserveError::Unavailable {
-        what: "what this machine draws".to_owned(),
-        reason: format!("{why}, so the mains supply it"),
-    }
+    let reason = format!("{why}, so the mains supply it");
+    ObserveError::unavailable("what this machine draws", reason)
 }
 
 fn property<'a>(properties: &'a str, name: &str) -> Option<&'a str> {
@@ -119,45 +97,14 @@ fn discharge(properties: &str) -> Option<Watts> {
     Some(Watts(microwatts.abs() * 1e-6))
 }
 
-impl Instrument for Battery {
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        let power = self.power();
-        // Energy during a failed reading is not counted.
-        let taken = *power.as_ref().unwrap_or(&Watts(0.0));
-        let plausible = self.integral.reading(now, taken);
-        let total = self.integral.total_at(now);
-        let power = power?;
-        self.joules.record_joules(into, total);
-        plausible.map_err(|_| ObserveError::Format {
-            path: self.batteries.first().cloned().unwrap_or_default(),
-            detail: format!("{:.0} W is more than a machine draws; not counted", power.0),
-        })?;
-        self.watts.record_watts(into, power);
-        Ok(())
-    }
-}
-
-impl Meter for Battery {
-    fn domains(&self) -> &[Domain] {
-        &self.domains
-    }
-
-    fn caveats(&self) -> &[String] {
-        &self.caveats
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs;
     use tempfile::TempDir;
+    use vtax_core::Nanoseconds;
     use vtax_core::owner::Owner;
-    use vtax_observe::Snapshot;
+    use vtax_observe::{Instrument, Readings, Snapshot};
 
     fn supply(root: &TempDir, name: &str, kind: &str, properties: &[&str]) {
         let path = root.path().join("class/power_supply").join(name);
@@ -169,7 +116,7 @@ mod tests {
         fs::write(path.join("uevent"), lines.collect::<String>()).unwrap();
     }
 
-    fn read(meter: &mut Battery, seconds: u64) -> Result<Snapshot, ObserveError> {
+    fn read(meter: &mut Sensors, seconds: u64) -> Result<Snapshot, ObserveError> {
         let mut readings = Readings::default();
         let now = Nanoseconds(seconds * 1_000_000_000);
         meter.read(now, &mut readings)?;
@@ -190,7 +137,7 @@ mod tests {
         let second = ["CURRENT_NOW=-500000", "VOLTAGE_NOW=8000000"];
         let both = [&["STATUS=Discharging"], second.as_slice()].concat();
         supply(&root, "BAT1", "Battery", &both);
-        let mut meter = Battery::open(root.path()).unwrap();
+        let mut meter = battery(root.path()).unwrap();
         read(&mut meter, 0).unwrap();
         supply(&root, "BAT1", "Battery", &["STATUS=Not charging"]);
         let after = read(&mut meter, 10).unwrap();
@@ -202,7 +149,7 @@ mod tests {
     #[test]
     fn a_machine_on_the_mains_has_no_such_meter_and_says_what_to_do() {
         let root = TempDir::new().unwrap();
-        let absent = Battery::open(root.path()).unwrap_err();
+        let absent = battery(root.path()).unwrap_err();
         assert!(absent.reason.contains("no battery in"), "{absent}");
         supply(
             &root,
@@ -212,7 +159,7 @@ mod tests {
         );
         let scope = root.path().join("class/power_supply/hid-mouse/scope");
         fs::write(scope, "Device\n").unwrap();
-        let absent = Battery::open(root.path()).unwrap_err();
+        let absent = battery(root.path()).unwrap_err();
         assert!(absent.reason.contains("no battery in"), "{absent}");
         for (status, reason) in [
             ("Full", "no battery discharges"),
@@ -220,7 +167,7 @@ mod tests {
         ] {
             let status = format!("STATUS={status}");
             supply(&root, "BAT0", "Battery", &[&status, "POWER_NOW=9000000"]);
-            let absent = Battery::open(root.path()).unwrap_err();
+            let absent = battery(root.path()).unwrap_err();
             assert!(absent.reason.contains(reason), "{absent}");
             assert!(absent.remedy.unwrap().contains("unplug"));
         }
@@ -233,7 +180,7 @@ mod tests {
             supply(&root, "BAT0", "Battery", &[status, "POWER_NOW=10000000"]);
         };
         draws("STATUS=Discharging");
-        let mut meter = Battery::open(root.path()).unwrap();
+        let mut meter = battery(root.path()).unwrap();
         read(&mut meter, 0).unwrap();
         draws("STATUS=Charging");
         let error = read(&mut meter, 5).unwrap_err().to_string();

@@ -83,6 +83,16 @@ pub struct Domain {
     pub part: Part,
 }
 
+impl Domain {
+    /// The only domain of a meter that measures the whole machine.
+    pub(super) fn machine() -> Self {
+        Self {
+            name: "host".to_owned(),
+            part: Part::Machine,
+        }
+    }
+}
+
 /// The series whose sum is the host's energy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostEnergy {

@@ -2,9 +2,8 @@
 //! Discovery of the meters of this host, with the reason for each absent one.
 
 use super::{
-    Absent, Battery, Hwmon, Ipmi, IpmiConfig, Meter, ModelMeter, NvmlMeter, PerfPower, Powercap,
-    WallConfig, WallMeter, battery, hwmon, ipmi, model, nvml, open_event, perf_power, powercap,
-    wall,
+    Absent, IpmiConfig, Meter, ModelMeter, WallConfig, battery, hwmon, ipmi, model, nvml,
+    perf_power, powercap, wall,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,16 +56,18 @@ pub fn discover(roots: &Roots, options: &Options, clock: &Arc<dyn Clock>) -> Vec
 
 fn open(name: &'static str, roots: &Roots, options: &Options, clock: &Arc<dyn Clock>) -> Discovery {
     Ok(match name {
-        perf_power::NAME => Box::new(PerfPower::open(&roots.sys, &roots.proc, &mut open_event)?),
-        powercap::NAME => Box::new(Powercap::open(&roots.sys, &roots.proc)?),
-        hwmon::NAME => Box::new(Hwmon::open(&roots.sys)?),
-        nvml::NAME => Box::new(NvmlMeter::open(options.nvml_library.as_deref())?),
-        battery::NAME => Box::new(Battery::open(&roots.sys)?),
-        ipmi::NAME => Box::new(Ipmi::open(
-            &roots.dev,
-            options.ipmi.clone(),
-            Arc::clone(clock),
-        )?),
+        perf_power::NAME => {
+            let open = &mut perf_power::open_event;
+            Box::new(perf_power::perf_power(&roots.sys, &roots.proc, open)?)
+        }
+        powercap::NAME => Box::new(powercap::powercap(&roots.sys, &roots.proc)?),
+        hwmon::NAME => Box::new(hwmon::hwmon(&roots.sys)?),
+        nvml::NAME => Box::new(nvml::nvml(options.nvml_library.as_deref())?),
+        battery::NAME => Box::new(battery::battery(&roots.sys)?),
+        ipmi::NAME => {
+            let config = options.ipmi.clone();
+            Box::new(ipmi::ipmi(&roots.dev, config, Arc::clone(clock))?)
+        }
         wall::NAME => {
             let config = options.wall.as_ref().ok_or_else(|| {
                 let reason = "none is configured, and a serial port cannot be guessed";
@@ -74,7 +75,7 @@ fn open(name: &'static str, roots: &Roots, options: &Options, clock: &Arc<dyn Cl
                     "name sigrok's driver and port, such as mastech-mas345:conn=/dev/ttyUSB0",
                 )
             })?;
-            Box::new(WallMeter::open(config, Arc::clone(clock))?)
+            Box::new(wall::wall(config, Arc::clone(clock))?)
         }
         _ => Box::new(ModelMeter::open(&roots.proc, options.model.as_deref())?),
     })

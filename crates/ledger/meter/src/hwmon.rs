@@ -2,176 +2,116 @@
 //! Power and energy sensors of boards, power supplies and chips: `/sys/class/hwmon`.
 
 use super::hwmon_chip::{Files, chips};
-use super::series::MeterSeries;
+use super::sensors::{Read, Reading, Sensors};
 use super::sysfs::NumberFile;
-use super::{Absent, Domain, EnergyCounter, Meter, Part, PowerIntegral, host_domains};
+use super::{Absent, Domain, EnergyCounter, Meter, Part, host_domains};
 use std::io;
 use std::path::{Path, PathBuf};
-use vtax_core::{Joules, Nanoseconds, Source, Watts};
-use vtax_observe::{Instrument, ObserveError, Readings};
+use vtax_core::{Joules, Watts};
+use vtax_observe::ObserveError;
 
 pub(super) const NAME: &str = "hwmon";
 
-/// The longest time that a reading is valid; a host that stalls for longer has used an unknown amount of energy.
-const VALID_FOR: Nanoseconds = Nanoseconds(60_000_000_000);
-
-/// Every `powerN` and `energyN` sensor; for chips that have neither, volts times amperes of every labelled rail
-/// (kernel: `Documentation/hwmon/sysfs-interface.rst`).
-#[derive(Debug)]
-pub struct Hwmon {
-    domains: Vec<Domain>,
-    sensors: Vec<Sensor>,
-    caveats: Vec<String>,
-}
-
-#[derive(Debug)]
-struct Sensor {
-    path: PathBuf,
-    reading: Reading,
-    joules: MeterSeries,
-}
-
-#[derive(Debug)]
-enum Reading {
-    /// Microjoules that the chip itself counts.
-    Energy(NumberFile, EnergyCounter),
-    /// Watts, integrated here.
-    Power {
-        of: Power,
-        integral: PowerIntegral,
-        watts: MeterSeries,
-    },
-}
-
-#[derive(Debug)]
-enum Power {
-    Microwatts(NumberFile),
-    Rail {
-        millivolts: NumberFile,
-        milliamperes: NumberFile,
-    },
-}
-
-impl Power {
-    fn read(&self) -> Result<Watts, ObserveError> {
-        Ok(Watts(match self {
-            Self::Microwatts(file) => file.read()? as f64 * 1e-6,
-            Self::Rail {
-                millivolts,
-                milliamperes,
-            } => millivolts.read()? as f64 * milliamperes.read_signed()? as f64 * 1e-6,
-        }))
-    }
-}
-
-impl Hwmon {
-    /// Opens every readable sensor below `sys`.
-    ///
-    /// # Errors
-    /// The reason that there is none, or that a sensor that the host's energy needs cannot be read.
-    pub fn open(sys: &Path) -> Result<Self, Absent> {
-        let class = sys.join("class/hwmon");
-        let mut meter = Self {
-            domains: Vec::new(),
-            sensors: Vec::new(),
-            caveats: Vec::new(),
-        };
-        let mut chips = chips(&class);
-        let all = || chips.iter().flat_map(|chip| &chip.sensors);
-        // The sensors are nested, or there is one for each supply; the driver does not distinguish the two, so no sum
-        // is right.
-        if all().filter(|sensor| sensor.part == Part::Machine).count() > 1 {
-            let machines = chips.iter_mut().flat_map(|chip| &mut chip.sensors);
-            for sensor in machines.filter(|sensor| sensor.part == Part::Machine) {
-                sensor.part = Part::Unknown;
-            }
-            meter.caveats.push(
-                "several ACPI power meters (power_meter) do not say what each covers, so they are \
+/// Opens every readable `powerN` and `energyN` sensor below `sys`; for chips that have neither, volts times amperes of
+/// every labelled rail (kernel: `Documentation/hwmon/sysfs-interface.rst`).
+///
+/// # Errors
+/// The reason that there is none, or that a sensor that the host's energy needs cannot be read.
+pub fn hwmon(sys: &Path) -> Result<Sensors, Absent> {
+    let class = sys.join("class/hwmon");
+    let mut meter = Sensors::new(NAME);
+    let mut chips = chips(&class);
+    let all = || chips.iter().flat_map(|chip| &chip.sensors);
+    // The sensors are nested, or there is one for each supply; the driver does not distinguish the two, so no sum
+    // is right.
+    if all().filter(|sensor| sensor.part == Part::Machine).count() > 1 {
+        let machines = chips.iter_mut().flat_map(|chip| &mut chip.sensors);
+        for sensor in machines.filter(|sensor| sensor.part == Part::Machine) {
+            sensor.part = Part::Unknown;
+        }
+        meter.caveats.push(
+            "several ACPI power meters (power_meter) do not say what each covers, so they are \
                  recorded and not added"
-                    .to_owned(),
-            );
-        }
-        let mut described = Vec::new();
-        let mut failures = Vec::new();
-        for chip in chips {
-            if chip.has_unlabelled_rails {
-                meter.caveats.push(format!(
-                    "{} has voltages and currents without a label, so it is not known which rails they \
+                .to_owned(),
+        );
+    }
+    let mut described = Vec::new();
+    let mut failures = Vec::new();
+    for chip in chips {
+        if chip.has_unlabelled_rails {
+            meter.caveats.push(format!(
+                "{} has voltages and currents without a label, so it is not known which rails they \
                      are; they are not measured",
-                    chip.title
-                ));
+                chip.title
+            ));
+        }
+        for sensor in chip.sensors {
+            let name = unused(&described, sensor.name);
+            let domain = Domain {
+                name,
+                part: sensor.part,
+            };
+            described.push(domain.clone());
+            match open(domain.part, &sensor.files) {
+                Ok((path, reading)) => meter.add(domain, path, reading),
+                Err(error) => failures.push((domain, error)),
             }
-            for sensor in chip.sensors {
-                let name = unused(&described, sensor.name);
-                let domain = Domain {
-                    name,
-                    part: sensor.part,
-                };
-                described.push(domain.clone());
-                if let Err(error) = meter.add(domain.clone(), &sensor.files) {
-                    failures.push((domain, error));
-                }
-            }
         }
-        // A missing supply would make the host's energy too small without an error.
-        let (host, _) = host_domains(&described);
-        if let Some(at) = failures
-            .iter()
-            .position(|(domain, _)| host.contains(&domain))
-        {
-            return Err(unreadable(failures.swap_remove(at).1));
-        }
-        if meter.sensors.is_empty() {
-            return Err(match failures.pop() {
-                Some((_, error)) => unreadable(error),
-                None if meter.caveats.is_empty() => {
-                    let reason = format!("no chip in {} measures power or energy", class.display());
-                    Absent::because(NAME, reason)
-                }
-                None => Absent::because(NAME, meter.caveats.join("; ")),
-            });
-        }
-        for (domain, error) in failures {
-            meter
-                .caveats
-                .push(format!("{} is not recorded: {error}", domain.name));
-        }
-        Ok(meter)
     }
-
-    fn add(&mut self, domain: Domain, files: &Files) -> Result<(), ObserveError> {
-        let most = domain.part.most();
-        let power = |of: Power| Reading::Power {
-            of,
-            integral: PowerIntegral::new(VALID_FOR, most),
-            watts: MeterSeries::watts(NAME, &domain.name, Source::Measured),
-        };
-        let (path, reading) = match files {
-            Files::Energy(path) => {
-                let counter = EnergyCounter::new(Joules(1e-6), None, most);
-                let file = NumberFile::open(path.clone())?;
-                (path, Reading::Energy(file, counter))
+    // A missing supply would make the host's energy too small without an error.
+    let (host, _) = host_domains(&described);
+    if let Some(at) = failures
+        .iter()
+        .position(|(domain, _)| host.contains(&domain))
+    {
+        return Err(unreadable(failures.swap_remove(at).1));
+    }
+    if meter.domains().is_empty() {
+        return Err(match failures.pop() {
+            Some((_, error)) => unreadable(error),
+            None if meter.caveats.is_empty() => {
+                let reason = format!("no chip in {} measures power or energy", class.display());
+                Absent::because(NAME, reason)
             }
-            Files::Power(path) => (
-                path,
-                power(Power::Microwatts(NumberFile::open(path.clone())?)),
-            ),
-            Files::Rail { volts, amperes } => {
-                let rail = Power::Rail {
-                    millivolts: NumberFile::open(volts.clone())?,
-                    milliamperes: NumberFile::open_signed(amperes.clone())?,
-                };
-                (amperes, power(rail))
-            }
-        };
-        self.sensors.push(Sensor {
-            path: path.clone(),
-            reading,
-            joules: MeterSeries::joules(NAME, &domain.name, Source::Measured),
+            None => Absent::because(NAME, meter.caveats.join("; ")),
         });
-        self.domains.push(domain);
-        Ok(())
     }
+    for (domain, error) in failures {
+        meter
+            .caveats
+            .push(format!("{} is not recorded: {error}", domain.name));
+    }
+    Ok(meter)
+}
+
+/// Opens the files of a sensor; the path is the one that messages name.
+fn open(part: Part, files: &Files) -> Result<(PathBuf, Reading), ObserveError> {
+    let (path, power): (&PathBuf, Read<Watts>) = match files {
+        Files::Energy(path) => {
+            let counter = EnergyCounter::new(Joules(1e-6), None, part.most());
+            let file = NumberFile::open(path.clone())?;
+            let count = Box::new(move || file.read());
+            return Ok((path.clone(), Reading::Counted(counter, count, None)));
+        }
+        Files::Power(path) => {
+            let file = NumberFile::open(path.clone())?;
+            (
+                path,
+                Box::new(move || Ok(Watts(file.read()? as f64 * 1e-6))),
+            )
+        }
+        Files::Rail { volts, amperes } => {
+            let millivolts = NumberFile::open(volts.clone())?;
+            let milliamperes = NumberFile::open_signed(amperes.clone())?;
+            let microwatts =
+                move || Ok(millivolts.read()? as f64 * milliamperes.read_signed()? as f64);
+            (
+                amperes,
+                Box::new(move || microwatts().map(|power| Watts(power * 1e-6))),
+            )
+        }
+    };
+    Ok((path.clone(), Reading::of_power(part, power)))
 }
 
 fn unreadable(error: ObserveError) -> Absent {
@@ -199,70 +139,15 @@ fn unused(domains: &[Domain], name: String) -> String {
         .unwrap_or(name)
 }
 
-impl Sensor {
-    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        match &mut self.reading {
-            Reading::Energy(file, counter) => {
-                let step = counter.update(now, file.read()?);
-                self.joules.record_joules(into, counter.total());
-                counter.complaint(file.path(), step).map_or(Ok(()), Err)
-            }
-            Reading::Power {
-                of,
-                integral,
-                watts,
-            } => {
-                let power = of.read()?;
-                let taken = integral.reading(now, power);
-                if taken.is_ok() {
-                    watts.record_watts(into, power);
-                }
-                self.joules.record_joules(into, integral.total_at(now));
-                taken.map_err(|_| ObserveError::Format {
-                    path: self.path.clone(),
-                    detail: format!(
-                        "{:.0} W is not what any such device draws; not counted",
-                        power.0
-                    ),
-                })
-            }
-        }
-    }
-}
-
-impl Instrument for Hwmon {
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        let mut first = None;
-        for sensor in &mut self.sensors {
-            let problem = sensor.read(now, into).err();
-            first = first.or(problem);
-        }
-        first.map_or(Ok(()), Err)
-    }
-}
-
-impl Meter for Hwmon {
-    fn domains(&self) -> &[Domain] {
-        &self.domains
-    }
-
-    fn caveats(&self) -> &[String] {
-        &self.caveats
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::host_domains;
     use std::fs;
     use tempfile::TempDir;
+    use vtax_core::Nanoseconds;
     use vtax_core::owner::Owner;
-    use vtax_observe::Snapshot;
+    use vtax_observe::{Instrument, Readings, Snapshot};
 
     fn chip(root: &TempDir, number: u32, files: &[(&str, &str)]) {
         let path = root.path().join(format!("class/hwmon/hwmon{number}"));
@@ -272,7 +157,7 @@ mod tests {
         }
     }
 
-    fn read(meter: &mut Hwmon, seconds: f64) -> Snapshot {
+    fn read(meter: &mut Sensors, seconds: f64) -> Snapshot {
         let mut readings = Readings::default();
         let now = Nanoseconds((seconds * 1e9) as u64);
         meter.read(now, &mut readings).unwrap();
@@ -295,7 +180,7 @@ mod tests {
             0,
             &[("name", "power_meter"), ("power1_average", "100000000")],
         );
-        let mut meter = Hwmon::open(root.path()).unwrap();
+        let mut meter = hwmon(root.path()).unwrap();
         read(&mut meter, 0.0);
         chip(&root, 0, &[("power1_average", "40000000")]);
         let snapshot = read(&mut meter, 5.0);
@@ -330,7 +215,7 @@ mod tests {
             );
         };
         label("7000000");
-        let mut meter = Hwmon::open(root.path()).unwrap();
+        let mut meter = hwmon(root.path()).unwrap();
         assert_eq!(
             meter.domains(),
             [Domain {
@@ -363,7 +248,7 @@ mod tests {
                 ],
             );
         }
-        let meter = Hwmon::open(root.path()).unwrap();
+        let meter = hwmon(root.path()).unwrap();
         let (host, _) = host_domains(meter.domains());
         let names: Vec<_> = host.iter().map(|domain| domain.name.as_str()).collect();
         assert_eq!(names, ["dps920ab-pin", "dps920ab-pin-2"]);
@@ -382,7 +267,7 @@ mod tests {
                 ("power1_average", "2000000"),
             ],
         );
-        let mut meter = Hwmon::open(root.path()).unwrap();
+        let mut meter = hwmon(root.path()).unwrap();
         assert_eq!(meter.domains().len(), 1);
         assert_eq!(
             value(&read(&mut meter, 0.0), "power.hwmon.x-power1_watts"),
@@ -398,7 +283,7 @@ mod tests {
             0,
             &[("name", "x"), ("power1_input", "18446744073709551615")],
         );
-        let mut meter = Hwmon::open(root.path()).unwrap();
+        let mut meter = hwmon(root.path()).unwrap();
         let mut readings = Readings::default();
         let error = meter
             .read(Nanoseconds(0), &mut readings)
@@ -419,7 +304,7 @@ mod tests {
             chip(&root, 0, &files);
         };
         shows("100000000");
-        let mut meter = Hwmon::open(root.path()).unwrap();
+        let mut meter = hwmon(root.path()).unwrap();
         read(&mut meter, 0.0);
         shows("4294967295000");
         let mut readings = Readings::default();
@@ -437,7 +322,7 @@ mod tests {
         let root = TempDir::new().unwrap();
         chip(&root, 0, &[("name", "coretemp"), ("temp1_input", "40000")]);
         assert!(
-            Hwmon::open(root.path())
+            hwmon(root.path())
                 .unwrap_err()
                 .reason
                 .contains("measures power or energy")
@@ -446,7 +331,7 @@ mod tests {
 
     /// The host's domains with their watts, and the phrase for their coverage.
     fn host_watts(root: &TempDir) -> (Vec<(String, f64)>, &'static str) {
-        let mut meter = Hwmon::open(root.path()).unwrap();
+        let mut meter = hwmon(root.path()).unwrap();
         let snapshot = read(&mut meter, 0.0);
         let (host, covers) = host_domains(meter.domains());
         let watts = |domain: &&Domain| {
@@ -485,7 +370,7 @@ mod tests {
         let root = TempDir::new().unwrap();
         supply(&root, 0, "150000000");
         supply(&root, 1, "");
-        let absent = Hwmon::open(root.path()).unwrap_err();
+        let absent = hwmon(root.path()).unwrap_err();
         assert!(absent.reason.contains("hwmon1/power1_input"), "{absent}");
         supply(&root, 1, "150000000");
         let (host, _) = host_watts(&root);
@@ -498,7 +383,7 @@ mod tests {
         let root = TempDir::new().unwrap();
         supply(&root, 0, "150000000");
         chip(&root, 1, &[("name", "nvme"), ("power1_input", "")]);
-        let meter = Hwmon::open(root.path()).unwrap();
+        let meter = hwmon(root.path()).unwrap();
         assert_eq!(meter.domains().len(), 1);
         assert!(meter.caveats()[0].contains("hwmon1/power1_input"));
     }
@@ -512,7 +397,7 @@ mod tests {
             ("power1_label", "pin"),
         ];
         chip(&root, 0, &regulator);
-        let meter = Hwmon::open(root.path()).unwrap();
+        let meter = hwmon(root.path()).unwrap();
         assert_eq!(meter.domains()[0].part, Part::Unknown);
         assert!(host_domains(meter.domains()).0.is_empty());
     }
@@ -535,7 +420,7 @@ mod tests {
         assert_eq!(host[0].0, "ina3221-vdd_in");
         assert!((host[0].1 - 19.52 * 0.412).abs() < 1e-9, "{host:?}");
         assert_eq!(covers, "boards at their input");
-        let mut meter = Hwmon::open(root.path()).unwrap();
+        let mut meter = hwmon(root.path()).unwrap();
         assert_eq!(meter.domains()[1].part, Part::Unknown);
         let snapshot = read(&mut meter, 0.0);
         let inner = value(&snapshot, "power.hwmon.ina3221-vdd_cpu_gpu_cv_watts");
@@ -551,11 +436,11 @@ mod tests {
             ("curr1_input", "412"),
         ];
         chip(&root, 4, &rails);
-        let absent = Hwmon::open(root.path()).unwrap_err();
+        let absent = hwmon(root.path()).unwrap_err();
         assert!(absent.reason.contains("ina3221 (hwmon4)"), "{absent}");
         assert!(absent.reason.contains("label"), "{absent}");
         supply(&root, 5, "150000000");
-        let meter = Hwmon::open(root.path()).unwrap();
+        let meter = hwmon(root.path()).unwrap();
         assert!(meter.caveats()[0].contains("ina3221 (hwmon4)"));
     }
 
@@ -570,7 +455,7 @@ mod tests {
             ("curr1_input", "60000"),
         ];
         chip(&root, 0, &regulator);
-        assert!(Hwmon::open(root.path()).is_err());
+        assert!(hwmon(root.path()).is_err());
     }
 
     /// For each socket, an NVIDIA Grace shows a module, the processor in it, and rails in the processor.
@@ -606,7 +491,7 @@ mod tests {
             let files = [("name", "power_meter"), ("power1_average", "200000000")];
             chip(&root, number, &files);
         }
-        let meter = Hwmon::open(root.path()).unwrap();
+        let meter = hwmon(root.path()).unwrap();
         assert!(host_domains(meter.domains()).0.is_empty());
         assert_eq!(meter.domains().len(), 2);
         assert!(meter.caveats()[0].contains("power_meter"));

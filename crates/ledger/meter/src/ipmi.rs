@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The power reading of a server's BMC: `ipmitool dcmi power reading`, on a separate thread.
 
+use super::Absent;
+use super::load::Threads;
+use super::polled::{Latest, Polled};
 use super::program::{command_line, ending, run};
-use super::series::MeterSeries;
-use super::{Absent, Domain, Meter, Part, PowerIntegral};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
-use vtax_core::{Nanoseconds, Source, Watts};
+use vtax_core::{Nanoseconds, Watts};
+use vtax_observe::ObserveError;
 use vtax_observe::clock::Clock;
-use vtax_observe::{Instrument, ObserveError, Readings};
 
 pub(super) const NAME: &str = "ipmi";
-
-const DOMAIN: &str = "host";
 
 /// The configuration for reading the BMC.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,75 +56,48 @@ impl IpmiConfig {
     }
 }
 
-/// A BMC that responds. [`Instrument::read`] uses the latest response, so that a slow BMC delays no other instrument.
-#[derive(Debug)]
-pub struct Ipmi {
-    domains: [Domain; 1],
-    caveats: Vec<String>,
-    shared: Arc<Shared>,
-    asker: Option<JoinHandle<()>>,
-    joules: MeterSeries,
-    watts: MeterSeries,
-}
-
-#[derive(Debug)]
-struct Shared {
-    stop: AtomicBool,
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    integral: PowerIntegral,
-    failure: Option<String>,
-}
-
-impl Ipmi {
-    /// Reads the BMC once, and then every period on a separate thread.
-    ///
-    /// # Errors
-    /// The reason that there is no BMC, or that it does not measure power.
-    pub fn open(dev: &Path, config: IpmiConfig, clock: Arc<dyn Clock>) -> Result<Self, Absent> {
-        let devices = ["ipmi0", "ipmi/0", "ipmidev/0"];
-        if config.arguments.is_empty() && !devices.iter().any(|device| dev.join(device).exists()) {
-            let reason = format!(
-                "there is no {}: no BMC, or no driver",
-                dev.join("ipmi0").display()
-            );
-            return Err(Absent::because(NAME, reason)
-                .remedy("on a server with a BMC: modprobe ipmi_si ipmi_devintf"));
-        }
-        let shared = Shared {
-            stop: AtomicBool::new(false),
-            state: Mutex::new(State {
-                integral: PowerIntegral::new(stands(&config), Part::Machine.most()),
-                failure: None,
-            }),
-        };
-        let absent = |reason: String| Absent::because(NAME, reason);
-        let first = config.ask(&shared.stop).map_err(|error| {
-            absent(error.to_string())
-                .remedy("apt install ipmitool; the BMC must support DCMI power readings")
-        })?;
-        shared.take(Ok(first), &*clock);
-        let shared = Arc::new(shared);
-        let asker = {
-            let shared = Arc::clone(&shared);
-            thread::Builder::new()
-                .name("ipmi".to_owned())
-                .spawn(move || shared.ask(&config, &*clock))
-        };
-        Ok(Self {
-            domains: [Domain { name: DOMAIN.to_owned(), part: Part::Machine }],
-            caveats: vec![
-                "IPMI gives whole watts, averaged by the BMC over a second or more: use long trials".to_owned(),
-            ],
-            shared,
-            asker: Some(asker.map_err(|error| absent(format!("cannot start a thread: {error}")))?),
-            joules: MeterSeries::joules(NAME, DOMAIN, Source::Measured),
-            watts: MeterSeries::watts(NAME, DOMAIN, Source::Measured),
-        })
+/// Reads the BMC once, and then every period on a separate thread.
+///
+/// # Errors
+/// The reason that there is no BMC, or that it does not measure power.
+pub fn ipmi(dev: &Path, config: IpmiConfig, clock: Arc<dyn Clock>) -> Result<Polled, Absent> {
+    let devices = ["ipmi0", "ipmi/0", "ipmidev/0"];
+    if config.arguments.is_empty() && !devices.iter().any(|device| dev.join(device).exists()) {
+        let reason = format!(
+            "there is no {}: no BMC, or no driver",
+            dev.join("ipmi0").display()
+        );
+        return Err(Absent::because(NAME, reason)
+            .remedy("on a server with a BMC: modprobe ipmi_si ipmi_devintf"));
     }
+    let absent = |reason: String| Absent::because(NAME, reason);
+    let first = config.ask(&AtomicBool::new(false)).map_err(|error| {
+        absent(error.to_string())
+            .remedy("apt install ipmitool; the BMC must support DCMI power readings")
+    })?;
+    let latest = Latest::new(stands(&config));
+    take(&latest, Ok(first), &*clock);
+    let mut asker = Threads::default();
+    let thread = {
+        let (latest, stop) = (latest.clone(), asker.stop());
+        move || {
+            while !stop.load(Ordering::Relaxed) {
+                thread::park_timeout(config.period);
+                if !stop.load(Ordering::Relaxed) {
+                    take(&latest, config.ask(&stop), &*clock);
+                }
+            }
+        }
+    };
+    asker
+        .start(NAME.to_owned(), thread)
+        .map_err(|error| absent(format!("cannot start a thread: {error}")))?;
+    let mut meter = Polled::new(NAME, "the BMC's power".to_owned(), latest, asker);
+    meter.caveats.push(
+        "IPMI gives whole watts, averaged by the BMC over a second or more: use long trials"
+            .to_owned(),
+    );
+    Ok(meter)
 }
 
 /// The time for which a response is valid: until the next one is overdue, with an allowance for slow responses.
@@ -133,28 +105,13 @@ fn stands(config: &IpmiConfig) -> Nanoseconds {
     Nanoseconds::from(config.period.saturating_mul(3).saturating_add(config.limit))
 }
 
-impl Shared {
-    fn ask(&self, config: &IpmiConfig, clock: &dyn Clock) {
-        while !self.stop.load(Ordering::Relaxed) {
-            thread::park_timeout(config.period);
-            if !self.stop.load(Ordering::Relaxed) {
-                let answer = config.ask(&self.stop);
-                self.take(answer, clock);
-            }
-        }
-    }
-
-    fn take(&self, answer: Result<Watts, ObserveError>, clock: &dyn Clock) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.failure = match answer {
-            Ok(watts) => state
-                .integral
-                .reading(clock.now(), watts)
-                .err()
-                .map(|_| format!("{} W is more than any machine draws", watts.0)),
-            Err(error) => Some(error.to_string()),
-        };
-    }
+fn take(latest: &Latest, answer: Result<Watts, ObserveError>, clock: &dyn Clock) {
+    let failure = match answer {
+        Ok(watts) if latest.take(clock.now(), watts) => None,
+        Ok(watts) => Some(format!("{} W is more than any machine draws", watts.0)),
+        Err(error) => Some(error.to_string()),
+    };
+    latest.lock().failure = failure;
 }
 
 /// A response of the BMC without a power.
@@ -196,65 +153,14 @@ fn parse(shown: &str) -> Result<Watts, ResponseError> {
     }
 }
 
-impl Instrument for Ipmi {
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        let mut state = self
-            .shared
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let total = state.integral.total_at(now);
-        // Without a response the joules are unknown, not zero.
-        if let Some(power) = state.integral.standing(now) {
-            self.joules.record_joules(into, total);
-            self.watts.record_watts(into, power);
-        }
-        let unavailable = |reason: String| ObserveError::Unavailable {
-            what: "the BMC's power".to_owned(),
-            reason,
-        };
-        match (state.failure.take(), state.integral.standing(now)) {
-            (Some(failure), _) => Err(unavailable(failure)),
-            (None, None) => Err(unavailable(
-                "no answer for too long; no joules are counted".to_owned(),
-            )),
-            (None, Some(_)) => Ok(()),
-        }
-    }
-}
-
-impl Meter for Ipmi {
-    fn domains(&self) -> &[Domain] {
-        &self.domains
-    }
-
-    fn caveats(&self) -> &[String] {
-        &self.caveats
-    }
-}
-
-impl Drop for Ipmi {
-    fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(asker) = self.asker.take() {
-            asker.thread().unpark();
-            // Fails only if the thread panicked.
-            let _ = asker.join();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Meter;
     use std::fs;
     use tempfile::TempDir;
     use vtax_core::owner::Owner;
-    use vtax_observe::Snapshot;
+    use vtax_observe::{Instrument, Readings, Snapshot};
 
     const ANSWER: &str = "
     Instantaneous power reading:                   214 Watts
@@ -292,9 +198,9 @@ mod tests {
         }
     }
 
-    fn open(body: &str) -> Result<(TempDir, Ipmi), Absent> {
+    fn open(body: &str) -> Result<(TempDir, Polled), Absent> {
         let (root, config) = server(body);
-        let meter = Ipmi::open(root.path(), config, Arc::new(Fixed))?;
+        let meter = ipmi(root.path(), config, Arc::new(Fixed))?;
         Ok((root, meter))
     }
 
@@ -373,7 +279,7 @@ mod tests {
             limit: Duration::from_millis(100),
             ..config
         };
-        let absent = Ipmi::open(root.path(), config, Arc::new(Fixed)).unwrap_err();
+        let absent = ipmi(root.path(), config, Arc::new(Fixed)).unwrap_err();
         assert!(absent.reason.contains("killed"), "{absent}");
     }
 
@@ -384,7 +290,7 @@ mod tests {
             program: "/nowhere/ipmitool".into(),
             ..IpmiConfig::default()
         };
-        let absent = Ipmi::open(root.path(), config, Arc::new(Fixed)).unwrap_err();
+        let absent = ipmi(root.path(), config, Arc::new(Fixed)).unwrap_err();
         assert!(absent.reason.contains("ipmi0"), "{absent}");
     }
 }

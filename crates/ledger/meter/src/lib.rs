@@ -23,31 +23,31 @@ mod load;
 mod model;
 mod nvml;
 mod perf_power;
+mod polled;
 mod power_model;
 mod powercap;
 mod probe;
 mod program;
+mod sensors;
 mod series;
 mod sysfs;
 mod wall;
 
-pub use battery::Battery;
 pub use calibrate::{
     CalibrateError, Calibration, CalibrationSettings, Observation, Progress, calibrate,
 };
 pub use coverage::{Domain, HostEnergy, Part, host_domains, host_energy};
 pub use discovery::{Discovery, NAMES, Options, discover};
 pub use energy::{EnergyCounter, ImplausiblePower, PowerIntegral};
-pub use hwmon::Hwmon;
-pub use ipmi::{Ipmi, IpmiConfig};
+pub use ipmi::IpmiConfig;
 pub use load::{BusyLoad, Load};
 pub use model::{DEFAULT_MODEL, Model, ModelError, ModelMeter, POINTS};
-pub use nvml::NvmlMeter;
-pub use perf_power::{PerfPower, PowerEvent, ReadCount, open_event};
+pub use polled::Polled;
 pub use power_model::{Fit, PowerModel};
-pub use powercap::Powercap;
+pub use powercap::powercap;
 pub use probe::{Bench, Probe, keep_moving, probe_under_load};
-pub use wall::{Volts, WallConfig, WallMeter};
+pub use sensors::Sensors;
+pub use wall::{Volts, WallConfig, wall};
 
 use vtax_core::{Source, counter};
 use vtax_observe::Instrument;

@@ -18,17 +18,51 @@ pub trait Load {
 /// The length of one duty cycle: short against a meter's averaging, long against a scheduler's tick.
 const CYCLE: Duration = Duration::from_millis(20);
 
+/// Threads that end when this value is dropped. Each ends its work when [`Threads::stop`] is set, and may park.
+#[derive(Debug, Default)]
+pub(super) struct Threads {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    /// Whether the threads are to end.
+    pub(super) fn stop(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
+    pub(super) fn start(
+        &mut self,
+        name: String,
+        work: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        let thread = thread::Builder::new().name(name).spawn(work)?;
+        self.threads.push(thread);
+        Ok(())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            // Fails only if the thread panicked.
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Threads that are busy for a share of every cycle, one pinned to each processor that this process may use. They end
 /// when the value is dropped.
 #[derive(Debug)]
 pub struct BusyLoad {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Threads,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    stop: AtomicBool,
     /// The busy share of a cycle, in millionths.
     share: AtomicU64,
     rounds: AtomicU64,
@@ -43,34 +77,31 @@ impl BusyLoad {
         let allowed = rustix::thread::sched_getaffinity(None)?;
         let mut load = Self {
             shared: Arc::default(),
-            threads: Vec::new(),
+            threads: Threads::default(),
         };
         for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)) {
-            let shared = Arc::clone(&load.shared);
-            let thread = thread::Builder::new()
-                .name(format!("load {cpu}"))
-                .spawn(move || {
-                    let mut only = CpuSet::new();
-                    only.set(cpu);
-                    // Unpinned threads also spread over the processors, but less evenly.
-                    let _ = sched_setaffinity(None, &only);
-                    shared.work();
-                })?;
-            load.threads.push(thread);
+            let (shared, stop) = (Arc::clone(&load.shared), load.threads.stop());
+            load.threads.start(format!("load {cpu}"), move || {
+                let mut only = CpuSet::new();
+                only.set(cpu);
+                // Unpinned threads also spread over the processors, but less evenly.
+                let _ = sched_setaffinity(None, &only);
+                shared.work(&stop);
+            })?;
         }
         Ok(load)
     }
 
     /// The number of threads, one per processor.
     pub fn threads(&self) -> usize {
-        self.threads.len()
+        self.threads.threads.len()
     }
 }
 
 impl Shared {
-    fn work(&self) {
+    fn work(&self, stop: &AtomicBool) {
         let mut number = 1u64;
-        while !self.stop.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) {
             let start = Instant::now();
             let share = self.share.load(Ordering::Relaxed).min(1_000_000);
             let busy = Duration::from_nanos(share.saturating_mul(20));
@@ -96,17 +127,6 @@ impl Load for BusyLoad {
     fn set(&mut self, share: f64) {
         let millionths = (share.clamp(0.0, 1.0) * 1e6) as u64;
         self.shared.share.store(millionths, Ordering::Relaxed);
-    }
-}
-
-impl Drop for BusyLoad {
-    fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            thread.thread().unpark();
-            // Fails only if the thread panicked.
-            let _ = thread.join();
-        }
     }
 }
 

@@ -135,10 +135,10 @@ impl Utilization {
     pub fn read(&mut self, now: Nanoseconds) -> Result<(CpuMark, Findings), ObserveError> {
         let stat = HostStat::parse(&vtax_kernel::read(&self.path)?);
         let Some(stat) = stat.filter(|stat| stat.processors > 0) else {
-            return Err(ObserveError::Format {
-                path: self.path.clone(),
-                detail: "expected a line `cpu` and one for each processor".to_owned(),
-            });
+            return Err(ObserveError::format(
+                &self.path,
+                "expected a line `cpu` and one for each processor",
+            ));
         };
         let mut findings = Findings::default();
         self.time
@@ -230,10 +230,7 @@ impl ModelMeter {
             file: file.map(Path::to_owned),
             utilization: Utilization::new(proc),
             domains: [
-                Domain {
-                    name: "host".to_owned(),
-                    part: Part::Machine,
-                },
+                Domain::machine(),
                 Domain {
                     name: "idle".to_owned(),
                     part: Part::Idle,

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! RAPL through perf: the `power` PMU, whose 64-bit counters never wrap in practice.
 
-use super::series::MeterSeries;
+use super::sensors::{Reading, Sensors};
 use super::sysfs::{entries, text};
-use super::{Absent, Domain, EnergyCounter, Meter, Part};
-use std::fmt;
+use super::{Absent, Domain, EnergyCounter, Part};
 use std::io;
-use std::path::{Path, PathBuf};
-use vtax_core::{Joules, Nanoseconds, Source};
+use std::path::Path;
+use vtax_core::Joules;
 use vtax_kernel::text::cpu_list;
+use vtax_observe::ObserveError;
 use vtax_observe::counters::event_group::{Event as PerfEvent, EventGroup, Scope};
-use vtax_observe::{Instrument, ObserveError, Readings};
 
 pub(super) const NAME: &str = "perf";
 
@@ -33,27 +32,6 @@ pub struct PowerEvent {
 /// Reads one opened event's count.
 pub type ReadCount = Box<dyn FnMut() -> io::Result<u64> + Send>;
 
-/// Every energy event on every package.
-pub struct PerfPower {
-    domains: Vec<Domain>,
-    events: Vec<Event>,
-}
-
-struct Event {
-    path: PathBuf,
-    read: ReadCount,
-    counter: EnergyCounter,
-    joules: MeterSeries,
-}
-
-impl fmt::Debug for PerfPower {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PerfPower")
-            .field("domains", &self.domains)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Opens an event through `perf_event_open(2)`, for all processes on its processor.
 ///
 /// # Errors
@@ -71,75 +49,69 @@ pub fn open_event(event: &PowerEvent) -> io::Result<ReadCount> {
     }))
 }
 
-impl PerfPower {
-    /// Opens every energy event that the tree `sys` describes, each with `open` (which is
-    /// [`open_event`] except in tests).
-    ///
-    /// # Errors
-    /// The reason that there is none, or that it cannot be opened, with the remedy.
-    pub fn open(
-        sys: &Path,
-        proc: &Path,
-        open: &mut dyn FnMut(&PowerEvent) -> io::Result<ReadCount>,
-    ) -> Result<Self, Absent> {
-        let pmu = sys.join("bus/event_source/devices/power");
-        let Ok(pmu_type) = text(&pmu.join("type")) else {
-            return Err(
-                Absent::because(NAME, format!("there is no {}", pmu.display()))
-                    .remedy("on hardware with RAPL: modprobe rapl; inside a VM there is none"),
-            );
-        };
-        let garbled = |file: &str, found: &str| {
-            Absent::because(
-                NAME,
-                format!("{} holds `{found}`", pmu.join(file).display()),
-            )
-        };
-        let pmu_type = pmu_type.parse().map_err(|_| garbled("type", &pmu_type))?;
-        let mask = text(&pmu.join("cpumask")).unwrap_or_default();
-        let cpus = cpu_list(mask.as_bytes()).ok_or_else(|| garbled("cpumask", &mask))?;
-        let events = describe(&pmu, pmu_type)?;
-        if events.is_empty() {
-            return Err(Absent::because(
-                NAME,
-                format!(
-                    "{} lists no energy event, as inside most VMs",
-                    pmu.join("events").display()
-                ),
-            ));
-        }
-        let packages = package_names(sys, &cpus);
-        let mut meter = Self {
-            domains: Vec::new(),
-            events: Vec::new(),
-        };
-        for (cpu, package) in cpus.iter().zip(&packages) {
-            for event in &events {
-                let part = part_of(&event.name);
-                // psys is one counter for the platform; every package repeats it.
-                if part == Part::Platform && cpus.first() != Some(cpu) {
-                    continue;
-                }
-                let event = PowerEvent {
-                    cpu: *cpu,
-                    ..event.clone()
-                };
-                let read = open(&event).map_err(|error| refused(proc, &event, &error))?;
-                let name = match part {
-                    Part::Platform => "psys".to_owned(),
-                    _ => format!("{}-{package}", stem(&event.name)),
-                };
-                meter.events.push(Event {
-                    path: pmu.join("events").join(&event.name),
-                    read,
-                    counter: EnergyCounter::new(event.count, None, part.most()),
-                    joules: MeterSeries::joules(NAME, &name, Source::Measured),
-                });
-                meter.domains.push(Domain { name, part });
-            }
-        }
-        Ok(meter)
+/// Opens every energy event on every package that the tree `sys` describes, each with `open` (which is [`open_event`]
+/// except in tests).
+///
+/// # Errors
+/// The reason that there is none, or that it cannot be opened, with the remedy.
+pub fn perf_power(
+    sys: &Path,
+    proc: &Path,
+    open: &mut dyn FnMut(&PowerEvent) -> io::Result<ReadCount>,
+) -> Result<Sensors, Absent> {
+    let pmu = sys.join("bus/event_source/devices/power");
+    let Ok(pmu_type) = text(&pmu.join("type")) else {
+        return Err(
+            Absent::because(NAME, format!("there is no {}", pmu.display()))
+                .remedy("on hardware with RAPL: modprobe rapl; inside a VM there is none"),
+        );
+    };
+    let garbled = |file: &str, found: &str| {
+        Absent::because(
+            NAME,
+            format!("{} holds `{found}`", pmu.join(file).display()),
+        )
+    };
+    let pmu_type = pmu_type.parse().map_err(|_| garbled("type", &pmu_type))?;
+    let mask = text(&pmu.join("cpumask")).unwrap_or_default();
+    let cpus = cpu_list(mask.as_bytes()).ok_or_else(|| garbled("cpumask", &mask))?;
+    let events = describe(&pmu, pmu_type)?;
+    if events.is_empty() {
+        return Err(Absent::because(
+            NAME,
+            format!(
+                "{} lists no energy event, as inside most VMs",
+                pmu.join("events").display()
+            ),
+        ));
     }
+    let packages = package_names(sys, &cpus);
+    let mut meter = Sensors::new(NAME);
+    for (cpu, package) in cpus.iter().zip(&packages) {
+        for event in &events {
+            let (part, stem) = domain(&event.name);
+            // psys is one counter for the platform; every package repeats it.
+            if part == Part::Platform && cpus.first() != Some(cpu) {
+                continue;
+            }
+            let event = PowerEvent {
+                cpu: *cpu,
+                ..event.clone()
+            };
+            let mut read = open(&event).map_err(|error| refused(proc, &event, &error))?;
+            let name = match part {
+                Part::Platform => stem.to_owned(),
+                _ => format!("{stem}-{package}"),
+            };
+            let path = pmu.join("events").join(&event.name);
+            let counter = EnergyCounter::new(event.count, None, part.most());
+            let source = path.clone();
+            let count = move || read().map_err(|cause| ObserveError::read(&source, cause));
+            let reading = Reading::Counted(counter, Box::new(count), None);
+            meter.add(Domain { name, part }, path, reading);
+        }
+    }
+    Ok(meter)
 }
 
 fn refused(proc: &Path, event: &PowerEvent, error: &io::Error) -> Absent {
@@ -198,26 +170,19 @@ fn config(terms: &str) -> Option<u64> {
     }
 }
 
-fn part_of(event: &str) -> Part {
-    match event {
-        "energy-pkg" => Part::Package,
-        "energy-ram" => Part::Memory,
-        "energy-cores" => Part::Cores,
-        "energy-gpu" => Part::Uncore,
-        "energy-psys" => Part::Platform,
-        _ => Part::Unknown,
-    }
-}
+/// For each event its part, and the name that powercap gives the same domain, so that both meters use one name.
+const EVENTS: [(&str, Part, &str); 5] = [
+    ("energy-pkg", Part::Package, "package"),
+    ("energy-ram", Part::Memory, "dram"),
+    ("energy-cores", Part::Cores, "core"),
+    ("energy-gpu", Part::Uncore, "uncore"),
+    ("energy-psys", Part::Platform, "psys"),
+];
 
-/// The name that powercap gives the same domain, so that both meters use one name.
-fn stem(event: &str) -> &str {
-    match event {
-        "energy-pkg" => "package",
-        "energy-ram" => "dram",
-        "energy-cores" => "core",
-        "energy-gpu" => "uncore",
-        other => other.strip_prefix("energy-").unwrap_or(other),
-    }
+fn domain(event: &str) -> (Part, &str) {
+    let known = EVENTS.into_iter().find(|(name, ..)| *name == event);
+    let other = event.strip_prefix("energy-").unwrap_or(event);
+    known.map_or((Part::Unknown, other), |(_, part, stem)| (part, stem))
 }
 
 /// A name for each processor of the mask: its package, and its die where a package has several.
@@ -247,47 +212,18 @@ fn package_names(sys: &Path, cpus: &[u32]) -> Vec<String> {
         .collect()
 }
 
-impl Instrument for PerfPower {
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        let mut first = None;
-        for event in &mut self.events {
-            let problem = match (event.read)() {
-                Ok(raw) => {
-                    let step = event.counter.update(now, raw);
-                    event.joules.record_joules(into, event.counter.total());
-                    event.counter.complaint(&event.path, step)
-                }
-                Err(cause) => Some(ObserveError::Read {
-                    path: event.path.clone(),
-                    cause,
-                }),
-            };
-            first = first.or(problem);
-        }
-        first.map_or(Ok(()), Err)
-    }
-}
-
-impl Meter for PerfPower {
-    fn domains(&self) -> &[Domain] {
-        &self.domains
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Meter;
     use crate::host_domains;
     use std::fs;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
     use tempfile::TempDir;
+    use vtax_core::Nanoseconds;
     use vtax_core::owner::Owner;
-    use vtax_observe::Snapshot;
+    use vtax_observe::{Instrument, Readings, Snapshot};
 
     fn write(root: &TempDir, path: &str, content: &str) {
         let path = root.path().join("sys").join(path);
@@ -367,8 +303,8 @@ mod tests {
     fn open(
         root: &TempDir,
         opener: &mut dyn FnMut(&PowerEvent) -> io::Result<ReadCount>,
-    ) -> Result<PerfPower, Absent> {
-        PerfPower::open(&root.path().join("sys"), &root.path().join("proc"), opener)
+    ) -> Result<Sensors, Absent> {
+        perf_power(&root.path().join("sys"), &root.path().join("proc"), opener)
     }
 
     #[test]

@@ -1,127 +1,104 @@
 // SPDX-License-Identifier: Apache-2.0
 //! RAPL through the powercap framework: `/sys/class/powercap/intel-rapl:*`, on Intel and AMD.
 
-use super::series::MeterSeries;
+use super::sensors::{Reading, Sensors};
 use super::sysfs::{NumberFile, entries, slug, text};
 use super::{Absent, Domain, EnergyCounter, Meter, Part};
 use std::io;
 use std::path::Path;
-use vtax_core::{Joules, Nanoseconds, Source};
-use vtax_observe::{Instrument, ObserveError, Readings};
+use vtax_core::Joules;
+use vtax_observe::ObserveError;
 
 pub(super) const NAME: &str = "powercap";
 
-/// Every RAPL zone of every package (kernel: `Documentation/power/powercap/powercap.rst`).
-#[derive(Debug)]
-pub struct Powercap {
-    domains: Vec<Domain>,
-    zones: Vec<Zone>,
-}
-
-#[derive(Debug)]
-struct Zone {
-    energy: NumberFile,
-    counter: EnergyCounter,
-    joules: MeterSeries,
-}
-
-impl Powercap {
-    /// Opens every zone below `sys`; `proc` distinguishes AMD from Intel.
-    ///
-    /// # Errors
-    /// The reason that there is none, or that it cannot be read, with the remedy.
-    pub fn open(sys: &Path, proc: &Path) -> Result<Self, Absent> {
-        let class = sys.join("class/powercap");
-        // The number after the colon is hexadecimal. `intel-rapl-mmio:0` is a second interface to the package that
-        // `intel-rapl:0` already counts.
-        let mut found: Vec<_> = entries(&class)
-            .into_iter()
-            .filter_map(|(name, path)| {
-                Some((zone_number(name.strip_prefix("intel-rapl:")?)?, path))
-            })
-            .collect();
-        found.sort();
-        if found.is_empty() {
-            return Err(Absent::because(
-                NAME,
-                format!("{} has no intel-rapl zone", class.display()),
-            )
-            .remedy("on hardware with RAPL: modprobe intel_rapl_msr; inside a VM there is none"));
-        }
-        let amd = text(&proc.join("cpuinfo")).is_ok_and(|info| info.contains("AuthenticAMD"));
-        let mut meter = Self {
-            domains: Vec::new(),
-            zones: Vec::new(),
+/// Opens every RAPL zone of every package below `sys` (kernel: `Documentation/power/powercap/powercap.rst`); `proc`
+/// distinguishes AMD from Intel.
+///
+/// # Errors
+/// The reason that there is none, or that it cannot be read, with the remedy.
+pub fn powercap(sys: &Path, proc: &Path) -> Result<Sensors, Absent> {
+    let class = sys.join("class/powercap");
+    // The number after the colon is hexadecimal. `intel-rapl-mmio:0` is a second interface to the package that
+    // `intel-rapl:0` already counts.
+    let mut found: Vec<_> = entries(&class)
+        .into_iter()
+        .filter_map(|(name, path)| Some((zone_number(name.strip_prefix("intel-rapl:")?)?, path)))
+        .collect();
+    found.sort();
+    if found.is_empty() {
+        return Err(
+            Absent::because(NAME, format!("{} has no intel-rapl zone", class.display())).remedy(
+                "on hardware with RAPL: modprobe intel_rapl_msr; inside a VM there is none",
+            ),
+        );
+    }
+    let amd = text(&proc.join("cpuinfo")).is_ok_and(|info| info.contains("AuthenticAMD"));
+    let mut meter = Sensors::new(NAME);
+    let mut failure = None;
+    for ((package, zone), path) in found {
+        let Ok(name) = text(&path.join("name")) else {
+            continue;
         };
-        let mut failure = None;
-        for ((package, zone), path) in found {
-            let Ok(name) = text(&path.join("name")) else {
-                continue;
-            };
-            let part = part_of(&name);
-            // AMD has package and core counters only; other zones on it are bogus (before 5.17).
-            if amd && !matches!(part, Part::Package | Part::Cores) {
-                continue;
+        let part = part_of(&name);
+        // AMD has package and core counters only; other zones on it are bogus (before 5.17).
+        if amd && !matches!(part, Part::Package | Part::Cores) {
+            continue;
+        }
+        let mut name = match zone {
+            Some(_) => format!("{}-{package}", slug(&name)),
+            None => slug(&name),
+        };
+        if meter.domains().iter().any(|domain| domain.name == name) {
+            name = format!("{name}-zone-{package}-{}", zone.unwrap_or(0));
+        }
+        let opened = NumberFile::open(path.join("energy_uj"));
+        let range = text(&path.join("max_energy_range_uj"))
+            .ok()
+            .and_then(|text| text.parse().ok());
+        match opened {
+            Ok(energy) => {
+                let counter = EnergyCounter::new(Joules(1e-6), range, part.most());
+                let path = energy.path().to_owned();
+                let count = Box::new(move || energy.read());
+                let reading = Reading::Counted(counter, count, None);
+                meter.add(Domain { name, part }, path, reading);
             }
-            let mut name = match zone {
-                Some(_) => format!("{}-{package}", slug(&name)),
-                None => slug(&name),
-            };
-            if meter.domains.iter().any(|domain| domain.name == name) {
-                name = format!("{name}-zone-{package}-{}", zone.unwrap_or(0));
-            }
-            let opened = NumberFile::open(path.join("energy_uj"));
-            let range = text(&path.join("max_energy_range_uj"))
-                .ok()
-                .and_then(|text| text.parse().ok());
-            match opened {
-                Ok(energy) => {
-                    meter.zones.push(Zone {
-                        energy,
-                        counter: EnergyCounter::new(Joules(1e-6), range, part.most()),
-                        joules: MeterSeries::joules(NAME, &name, Source::Measured),
-                    });
-                    meter.domains.push(Domain { name, part });
-                }
-                Err(error) => {
-                    failure.get_or_insert(error);
-                }
+            Err(error) => {
+                failure.get_or_insert(error);
             }
         }
-        // A missing socket would make the host's energy too small without an error.
-        match failure {
-            Some(ObserveError::Read { path, cause }) if cause.kind() == io::ErrorKind::PermissionDenied => {
-                Err(Absent::because(NAME, format!("no permission to read {}", path.display()))
+    }
+    // A missing socket would make the host's energy too small without an error.
+    match failure {
+        Some(ObserveError::Read { path, cause })
+            if cause.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            Err(
+                Absent::because(NAME, format!("no permission to read {}", path.display()))
                     .unreadable()
                     .remedy(
                         "energy_uj is for root only since CVE-2020-8694: run as root, or as root \
                          once: chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj (any local \
                          user may then watch the processor's power)",
-                    ))
-            }
-            Some(error) => Err(Absent::because(NAME, error.to_string()).unreadable()),
-            None if meter.zones.is_empty() => {
-                Err(Absent::because(NAME, format!("no zone in {} has a name", class.display())))
-            }
-            None => Ok(meter),
+                    ),
+            )
         }
+        Some(error) => Err(Absent::because(NAME, error.to_string()).unreadable()),
+        None if meter.domains().is_empty() => Err(Absent::because(
+            NAME,
+            format!("no zone in {} has a name", class.display()),
+        )),
+        None => Ok(meter),
     }
 }
 
 /// `1` → package 1; `a:2` → package 10, zone 2.
 fn zone_number(text: &str) -> Option<(u32, Option<u32>)> {
-    let (package, zone) = match text.split_once(':') {
-        Some((package, zone)) => (package, Some(zone)),
-        None => (text, None),
-    };
     let hexadecimal = |text: &str| u32::from_str_radix(text, 16).ok();
-    Some((
-        hexadecimal(package)?,
-        match zone {
-            Some(zone) => Some(hexadecimal(zone)?),
-            None => None,
-        },
-    ))
+    match text.split_once(':') {
+        Some((package, zone)) => Some((hexadecimal(package)?, Some(hexadecimal(zone)?))),
+        None => Some((hexadecimal(text)?, None)),
+    }
 }
 
 fn part_of(name: &str) -> Part {
@@ -135,42 +112,15 @@ fn part_of(name: &str) -> Part {
     }
 }
 
-impl Instrument for Powercap {
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        let mut first = None;
-        for zone in &mut self.zones {
-            let problem = match zone.energy.read() {
-                Ok(raw) => {
-                    let step = zone.counter.update(now, raw);
-                    zone.joules.record_joules(into, zone.counter.total());
-                    zone.counter.complaint(zone.energy.path(), step)
-                }
-                Err(error) => Some(error),
-            };
-            first = first.or(problem);
-        }
-        first.map_or(Ok(()), Err)
-    }
-}
-
-impl Meter for Powercap {
-    fn domains(&self) -> &[Domain] {
-        &self.domains
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::host_domains;
     use std::fs;
     use tempfile::TempDir;
+    use vtax_core::Nanoseconds;
     use vtax_core::owner::Owner;
-    use vtax_observe::Snapshot;
+    use vtax_observe::{Instrument, Readings, Snapshot};
 
     const RANGE: u64 = 262_143_328_850;
     const SECOND: u64 = 1_000_000_000;
@@ -183,11 +133,11 @@ mod tests {
         fs::write(path.join("max_energy_range_uj"), format!("{RANGE}\n")).unwrap();
     }
 
-    fn open(root: &TempDir) -> Result<Powercap, Absent> {
-        Powercap::open(&root.path().join("sys"), &root.path().join("proc"))
+    fn open(root: &TempDir) -> Result<Sensors, Absent> {
+        powercap(&root.path().join("sys"), &root.path().join("proc"))
     }
 
-    fn read(meter: &mut Powercap, second: u64) -> (Snapshot, Option<String>) {
+    fn read(meter: &mut Sensors, second: u64) -> (Snapshot, Option<String>) {
         let mut readings = Readings::default();
         let now = Nanoseconds(second * SECOND);
         let error = meter

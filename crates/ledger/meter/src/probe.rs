@@ -52,10 +52,10 @@ pub fn probe_under_load(
         // A missing domain fails again here, and the error gives the reason.
         let now = bench.clock.now();
         meter.read(now, &mut Readings::default())?;
-        return Err(ObserveError::Unavailable {
-            what: format!("every domain of the meter {}", meter.name()),
-            reason: "one of them failed while the load ran".to_owned(),
-        });
+        return Err(ObserveError::unavailable(
+            format!("every domain of the meter {}", meter.name()),
+            "one of them failed while the load ran",
+        ));
     };
     let power = used / after.at.saturating_since(before.at);
     Ok(if power.0.is_finite() && power.0 > 0.0 {

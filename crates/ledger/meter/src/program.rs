@@ -28,10 +28,9 @@ pub(super) fn run(
         command: line.clone(),
         detail,
     };
-    let (mut output, writer) = io::pipe().map_err(|error| failed(error.to_string()))?;
-    let second = writer
-        .try_clone()
-        .map_err(|error| failed(error.to_string()))?;
+    let wrong = |error: io::Error| failed(error.to_string());
+    let (mut output, writer) = io::pipe().map_err(wrong)?;
+    let second = writer.try_clone().map_err(wrong)?;
     let started = command
         .stdin(Stdio::null())
         .stdout(writer)
@@ -43,25 +42,17 @@ pub(super) fn run(
     let deadline = Instant::now() + limit;
     let in_time = || !stop.load(Ordering::Relaxed) && Instant::now() < deadline;
     let mut shown = Vec::new();
-    while in_time()
-        && !read_some(&mut output, &mut shown).map_err(|error| failed(error.to_string()))?
-    {}
+    while in_time() && !read_some(&mut output, &mut shown).map_err(wrong)? {}
     let status = loop {
-        match child
-            .0
-            .try_wait()
-            .map_err(|error| failed(error.to_string()))?
-        {
+        match child.0.try_wait().map_err(wrong)? {
             Some(status) => break status,
             None if in_time() => std::thread::sleep(Duration::from_millis(2)),
             None if stop.load(Ordering::Relaxed) => {
                 return Err(failed("it was stopped".to_owned()));
             }
             None => {
-                return Err(failed(format!(
-                    "no answer in {} s; it was killed",
-                    limit.as_secs_f64()
-                )));
+                let limit = limit.as_secs_f64();
+                return Err(failed(format!("no answer in {limit} s; it was killed")));
             }
         }
     };
@@ -120,23 +111,13 @@ pub(super) fn not_started(error: &io::Error) -> String {
 
 /// The end of a program's output on one line: usually the reason of a failure.
 pub(super) fn ending(shown: &str) -> String {
-    let lines: Vec<&str> = shown
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect();
-    let last = lines
-        .iter()
-        .rev()
-        .take(3)
-        .rev()
-        .copied()
-        .collect::<Vec<_>>()
-        .join("; ");
+    let lines = shown.lines().map(str::trim).rev();
+    let mut last: Vec<&str> = lines.filter(|line| !line.is_empty()).take(3).collect();
+    last.reverse();
     if last.is_empty() {
         "it printed nothing".to_owned()
     } else {
-        last
+        last.join("; ")
     }
 }
 

@@ -27,7 +27,7 @@ impl NumberFile {
     pub fn open_signed(path: PathBuf) -> Result<Self, ObserveError> {
         let file = match File::open(&path) {
             Ok(file) => file,
-            Err(cause) => return Err(ObserveError::Read { path, cause }),
+            Err(cause) => return Err(ObserveError::read(path, cause)),
         };
         let number = Self { path, file };
         number.parse::<i128>()?;
@@ -46,10 +46,7 @@ impl NumberFile {
 
     fn parse<N: std::str::FromStr>(&self) -> Result<N, ObserveError> {
         let mut buffer = [0u8; 32];
-        let failed = |cause| ObserveError::Read {
-            path: self.path.clone(),
-            cause,
-        };
+        let failed = |cause| ObserveError::read(&self.path, cause);
         let length = self.file.read_at(&mut buffer, 0).map_err(failed)?;
         let text = buffer
             .get(..length)

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A meter between the machine and the wall socket: any instrument that sigrok reads, through `sigrok-cli`.
 
+use super::Absent;
+use super::polled::{Latest, Polled};
 use super::program::{Reaped, ending, not_started};
-use super::series::MeterSeries;
-use super::{Absent, Domain, Meter, Part, PowerIntegral};
 use std::io::{self, BufRead, BufReader, PipeReader, Read};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use vtax_core::{Nanoseconds, Source, Watts};
+use vtax_core::Watts;
 use vtax_observe::clock::Clock;
-use vtax_observe::{Instrument, ObserveError, Readings};
 
 pub(super) const NAME: &str = "wall";
-
-const DOMAIN: &str = "host";
 
 /// Volts of a configured mains voltage.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
@@ -69,156 +67,131 @@ impl WallConfig {
     }
 }
 
-/// An instrument that sigrok reads. `sigrok-cli` samples continuously until its standard input closes, so it ends with
-/// this process in every case.
-#[derive(Debug)]
-pub struct WallMeter {
-    domains: [Domain; 1],
-    caveats: Vec<String>,
-    driver: String,
-    shared: Arc<Shared>,
-    program: Option<Reaped>,
-    reader: Option<JoinHandle<()>>,
-    joules: MeterSeries,
-    watts: MeterSeries,
-}
-
-#[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug)]
-struct State {
-    integral: PowerIntegral,
-    interpreter: Interpreter,
-    readings: u64,
-    failures: u64,
-    failure: Option<ReadingError>,
-    printed: String,
-    ended: bool,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The number of unusable first readings after which the instrument counts as unusable.
 const ENOUGH_FAILURES: u64 = 5;
 
-impl WallMeter {
-    /// Starts `sigrok-cli` and waits for the first usable reading.
-    ///
-    /// # Errors
-    /// The reason that there is none: the program's own message, or the fault of its readings.
-    pub fn open(config: &WallConfig, clock: Arc<dyn Clock>) -> Result<Self, Absent> {
-        let absent = |reason: String| Absent::because(NAME, format!("{}: {reason}", config.driver));
-        let failed = |error: io::Error| absent(not_started(&error));
-        if !(config.power_factor > 0.0 && config.power_factor <= 1.0) {
-            return Err(absent(format!(
-                "a power factor of {} is impossible",
-                config.power_factor
-            )));
-        }
-        let mut command = config.command();
-        let (output, writer) = io::pipe().map_err(failed)?;
-        command
-            .stdin(Stdio::piped())
-            .stdout(writer.try_clone().map_err(failed)?)
-            .stderr(writer);
-        let program = Reaped(
-            command
-                .spawn()
-                .map_err(|error| failed(error).remedy("apt install sigrok-cli"))?,
-        );
-        // The command holds copies of the pipe's ends; while they are open, the output does not end.
-        drop(command);
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State {
-                integral: PowerIntegral::new(config.stands.into(), Part::Machine.most()),
-                interpreter: Interpreter::new(config.volts, config.power_factor),
-                readings: 0,
-                failures: 0,
-                failure: None,
-                printed: String::new(),
-                ended: false,
-            }),
-            changed: Condvar::new(),
-        });
-        let reader = {
-            let shared = Arc::clone(&shared);
-            thread::Builder::new()
-                .name("wall meter".to_owned())
-                .spawn(move || read_lines(output, &shared, &*clock))
-                .map_err(failed)?
-        };
-        let mut meter = Self {
-            domains: [Domain {
-                name: DOMAIN.to_owned(),
-                part: Part::Machine,
-            }],
-            caveats: Vec::new(),
-            driver: config.driver.clone(),
-            shared,
-            program: Some(program),
-            reader: Some(reader),
-            joules: MeterSeries::joules(NAME, DOMAIN, Source::Measured),
-            watts: MeterSeries::watts(NAME, DOMAIN, Source::Measured),
-        };
-        meter.caveats = meter.first_reading(config.stands).map_err(|reason| {
-            absent(reason.to_string()).remedy(
-                "check the cable, that the instrument sends data and is set to current or power, \
-                 that this user may open the port (group dialout), and the voltage in the settings",
-            )
-        })?;
-        Ok(meter)
+/// Starts `sigrok-cli` and waits for the first usable reading. It samples continuously until its standard input closes,
+/// so it ends with this process in every case.
+///
+/// # Errors
+/// The reason that there is none: the program's own message, or the fault of its readings.
+pub fn wall(config: &WallConfig, clock: Arc<dyn Clock>) -> Result<Polled, Absent> {
+    let absent = |reason: String| Absent::because(NAME, format!("{}: {reason}", config.driver));
+    let failed = |error: io::Error| absent(not_started(&error));
+    if !(config.power_factor > 0.0 && config.power_factor <= 1.0) {
+        return Err(absent(format!(
+            "a power factor of {} is impossible",
+            config.power_factor
+        )));
     }
-
-    /// Waits for the first usable reading and returns the caveats that come with its kind.
-    fn first_reading(&self, limit: Duration) -> Result<Vec<String>, ReadingError> {
-        let deadline = Instant::now() + limit;
-        let mut state = self.shared.lock();
-        loop {
-            if state.readings > 0 {
-                return Ok(state.interpreter.caveats());
-            }
-            if state.ended {
-                return Err(ReadingError::Ended(ending(&state.printed)));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || state.failures >= ENOUGH_FAILURES {
-                let failure = state.failure.take();
-                return Err(failure.unwrap_or(ReadingError::Silent(limit)));
-            }
-            let waited = self.shared.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
+    let mut command = config.command();
+    let (output, writer) = io::pipe().map_err(failed)?;
+    command
+        .stdin(Stdio::piped())
+        .stdout(writer.try_clone().map_err(failed)?)
+        .stderr(writer);
+    let started = command.spawn();
+    let child = started.map_err(|error| failed(error).remedy("apt install sigrok-cli"))?;
+    let mut program = Program {
+        child: Some(Reaped(child)),
+        reader: None,
+    };
+    // The command holds copies of the pipe's ends; while they are open, the output does not end.
+    drop(command);
+    let latest = Latest::new(config.stands.into());
+    let (first, began) = channel();
+    let reading = Reader {
+        interpreter: Interpreter::new(config.volts, config.power_factor),
+        latest: latest.clone(),
+        first: Some(first),
+    };
+    let builder = thread::Builder::new().name("wall meter".to_owned());
+    let reader = builder.spawn(move || reading.follow(output, &*clock));
+    program.reader = Some(reader.map_err(failed)?);
+    let what = format!("wall meter {}", config.driver);
+    let mut meter = Polled::new(NAME, what, latest.clone(), program);
+    let caveats = began.recv_timeout(config.stands).unwrap_or_else(|_| {
+        let failure = latest.lock().failure.take();
+        Err(failure.unwrap_or_else(|| ReadingError::Silent(config.stands).to_string()))
+    });
+    meter.caveats = caveats.map_err(|reason| {
+        absent(reason).remedy(
+            "check the cable, that the instrument sends data and is set to current or power, \
+             that this user may open the port (group dialout), and the voltage in the settings",
+        )
+    })?;
+    Ok(meter)
 }
 
-/// Reads every line until the program ends.
-fn read_lines(output: PipeReader, shared: &Shared, clock: &dyn Clock) {
-    /// Longer than any reading; longer lines are cut at this length, in bytes.
-    const LONGEST_LINE: u64 = 4096;
-    let mut output = BufReader::new(output);
-    let mut bytes = Vec::new();
-    loop {
-        bytes.clear();
-        let read = (&mut output)
-            .take(LONGEST_LINE)
-            .read_until(b'\n', &mut bytes);
-        let at = clock.now();
-        let mut state = shared.lock();
-        if matches!(read, Ok(0) | Err(_)) {
-            state.ended = true;
-            shared.changed.notify_all();
-            return;
+/// The program and the thread that reads its output. Both end when this value is dropped.
+struct Program {
+    child: Option<Reaped>,
+    reader: Option<JoinHandle<()>>,
+}
+
+/// The thread that reads the program's output.
+struct Reader {
+    interpreter: Interpreter,
+    latest: Latest,
+    /// Gets the caveats of the first usable reading, or the reason that there is none.
+    first: Option<Sender<Result<Vec<String>, String>>>,
+}
+
+impl Reader {
+    /// Reads every line until the program ends.
+    fn follow(mut self, output: PipeReader, clock: &dyn Clock) {
+        /// Longer than any reading; longer lines are cut at this length, in bytes.
+        const LONGEST_LINE: u64 = 4096;
+        let mut output = BufReader::new(output);
+        let mut bytes = Vec::new();
+        let (mut failures, mut printed) = (0, String::new());
+        loop {
+            bytes.clear();
+            let read = (&mut output)
+                .take(LONGEST_LINE)
+                .read_until(b'\n', &mut bytes);
+            let at = clock.now();
+            if matches!(read, Ok(0) | Err(_)) {
+                let last = ending(&printed);
+                self.latest.lock().ended = Some(format!("sigrok-cli ended: {last}"));
+                self.begin(Err(last));
+                return;
+            }
+            let text = String::from_utf8_lossy(&bytes);
+            let line = text.trim();
+            let Some(sample) = parse(line) else {
+                // Not a reading, but a message of the program, kept in case it ends.
+                if printed.len() > 4096 {
+                    printed.clear();
+                }
+                printed.push_str(line);
+                printed.push('\n');
+                continue;
+            };
+            let problem = match self.interpreter.watts(&sample) {
+                Ok(None) => continue,
+                Ok(Some(watts)) if self.latest.take(at, watts) => {
+                    let caveats = self.interpreter.caveats();
+                    self.begin(Ok(caveats));
+                    continue;
+                }
+                Ok(Some(_)) => ReadingError::Overload(line.to_owned()).to_string(),
+                Err(problem) => problem.to_string(),
+            };
+            failures += 1;
+            if failures >= ENOUGH_FAILURES {
+                self.begin(Err(problem.clone()));
+            }
+            self.latest.lock().failure = Some(problem);
         }
-        state.take(at, String::from_utf8_lossy(&bytes).trim());
-        shared.changed.notify_all();
+    }
+
+    /// Tells the first usable reading, or that there is none, to the caller that waits for it.
+    fn begin(&mut self, outcome: Result<Vec<String>, String>) {
+        if let Some(first) = self.first.take() {
+            // The caller may have stopped waiting.
+            let _ = first.send(outcome);
+        }
     }
 }
 
@@ -234,36 +207,6 @@ enum ReadingError {
     Overload(String),
     #[error("no reading in {} s", .0.as_secs_f64())]
     Silent(Duration),
-    /// The program has ended, with this output.
-    #[error("{0}")]
-    Ended(String),
-}
-
-impl State {
-    fn take(&mut self, at: Nanoseconds, line: &str) {
-        let Some(sample) = parse(line) else {
-            // Not a reading, but a message of the program, kept in case it ends.
-            if self.printed.len() > 4096 {
-                self.printed.clear();
-            }
-            self.printed.push_str(line);
-            self.printed.push('\n');
-            return;
-        };
-        let problem = match self.interpreter.watts(&sample) {
-            Ok(None) => return,
-            Ok(Some(watts)) => match self.integral.reading(at, watts) {
-                Ok(()) => None,
-                Err(_) => Some(ReadingError::Overload(line.to_owned())),
-            },
-            Err(problem) => Some(problem),
-        };
-        match problem {
-            None => self.readings += 1,
-            Some(_) => self.failures += 1,
-        }
-        self.failure = problem.or(self.failure.take());
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -387,46 +330,9 @@ impl Interpreter {
     }
 }
 
-impl Instrument for WallMeter {
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        let mut state = self.shared.lock();
-        let total = state.integral.total_at(now);
-        let standing = state.integral.standing(now);
-        // Without a reading the joules are unknown, not zero.
-        if let Some(power) = standing {
-            self.joules.record_joules(into, total);
-            self.watts.record_watts(into, power);
-        }
-        let problem = match (state.ended, state.failure.take(), standing) {
-            (true, _, _) => format!("sigrok-cli ended: {}", ending(&state.printed)),
-            (false, Some(failure), _) => failure.to_string(),
-            (false, None, None) => "no reading for too long; no joules are counted".to_owned(),
-            (false, None, Some(_)) => return Ok(()),
-        };
-        Err(ObserveError::Unavailable {
-            what: format!("wall meter {}", self.driver),
-            reason: problem,
-        })
-    }
-}
-
-impl Meter for WallMeter {
-    fn domains(&self) -> &[Domain] {
-        &self.domains
-    }
-
-    fn caveats(&self) -> &[String] {
-        &self.caveats
-    }
-}
-
-impl Drop for WallMeter {
+impl Drop for Program {
     fn drop(&mut self) {
-        if let Some(mut program) = self.program.take() {
+        if let Some(mut program) = self.child.take() {
             // Closing its input makes sigrok-cli stop and restore the port.
             drop(program.0.stdin.take());
             let deadline = Instant::now() + Duration::from_secs(2);
@@ -445,7 +351,9 @@ impl Drop for WallMeter {
 mod tests {
     use super::*;
     use tempfile::TempDir;
+    use vtax_core::Nanoseconds;
     use vtax_observe::clock::SystemClock;
+    use vtax_observe::{Instrument, Readings};
 
     fn amperes(value: f64) -> Sample {
         Sample {
@@ -530,7 +438,7 @@ mod tests {
     }
 
     /// A `sigrok-cli` that is the shell script `body`.
-    fn open(body: &str) -> Result<(TempDir, WallMeter), Absent> {
+    fn open(body: &str) -> Result<(TempDir, Polled), Absent> {
         let root = TempDir::new().unwrap();
         let mut config = WallConfig::new("demo");
         config.program = root.path().join("sigrok-cli");
@@ -545,7 +453,7 @@ mod tests {
             .arg(body)
             .status();
         assert!(written.unwrap().success());
-        let meter = WallMeter::open(&config, Arc::new(SystemClock))?;
+        let meter = wall(&config, Arc::new(SystemClock))?;
         Ok((root, meter))
     }
 
@@ -569,16 +477,18 @@ mod tests {
 
     #[test]
     fn a_program_that_ends_in_the_middle_is_reported_and_counts_no_further() {
-        let (_root, mut meter) = open("echo 'P1: 1.5 A AC'; read ignored; echo unplugged").unwrap();
+        let wait = "while [ ! -e \"$0.unplugged\" ]; do sleep 0.01; done";
+        let (root, mut meter) =
+            open(&format!("echo 'P1: 1.5 A AC'; {wait}; echo unplugged")).unwrap();
         let mut readings = Readings::default();
         meter.read(SystemClock.now(), &mut readings).unwrap();
-        drop(meter.program.as_mut().unwrap().0.stdin.take());
-        let mut state = meter.shared.lock();
-        while !state.ended {
-            state = meter.shared.changed.wait(state).unwrap();
-        }
-        drop(state);
-        let error = meter.read(SystemClock.now(), &mut readings).unwrap_err();
+        std::fs::write(root.path().join("sigrok-cli.unplugged"), "").unwrap();
+        let error = loop {
+            match meter.read(SystemClock.now(), &mut readings) {
+                Ok(()) => thread::sleep(Duration::from_millis(10)),
+                Err(error) => break error,
+            }
+        };
         assert!(error.to_string().contains("ended: unplugged"), "{error}");
         let late = Nanoseconds(SystemClock.now().0 + 3_600_000_000_000);
         let _ = meter.read(late, &mut readings);
@@ -598,7 +508,7 @@ mod tests {
             program: "/nowhere/sigrok-cli".into(),
             ..WallConfig::new("demo")
         };
-        let absent = WallMeter::open(&config, Arc::new(SystemClock)).unwrap_err();
+        let absent = wall(&config, Arc::new(SystemClock)).unwrap_err();
         assert!(absent.remedy.unwrap().contains("apt install sigrok-cli"));
     }
 
@@ -608,7 +518,7 @@ mod tests {
             power_factor: 1.5,
             ..WallConfig::new("demo")
         };
-        let absent = WallMeter::open(&config, Arc::new(SystemClock)).unwrap_err();
+        let absent = wall(&config, Arc::new(SystemClock)).unwrap_err();
         assert!(absent.reason.contains("1.5"));
     }
 }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use vtax_core::Nanoseconds;
 use vtax_core::owner::Owner;
-use vtax_meter::{Meter, Volts, WallConfig, WallMeter, host_energy};
+use vtax_meter::{Meter, Polled, Volts, WallConfig, host_energy, wall};
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::{Instrument, Readings, Snapshot};
 use vtax_testkit::{needs::find_program, skip};
@@ -165,7 +165,7 @@ fn configuration(program: PathBuf, multimeter: &Multimeter) -> WallConfig {
     config
 }
 
-fn snapshot(meter: &mut WallMeter) -> Snapshot {
+fn snapshot(meter: &mut Polled) -> Snapshot {
     let mut readings = Readings::default();
     let now = SystemClock.now();
     meter.read(now, &mut readings).unwrap();
@@ -185,7 +185,7 @@ fn a_mastech_mas345_behind_a_pseudo_terminal_gives_the_joules_of_its_current() {
     let program = sigrok(directory.path());
     let multimeter = Multimeter::start(directory.path(), &[0.5, 0.62, 1.318, 0.4]);
     let config = configuration(program, &multimeter);
-    let mut meter = WallMeter::open(&config, Arc::new(SystemClock)).unwrap();
+    let mut meter = wall(&config, Arc::new(SystemClock)).unwrap();
     assert!(
         meter
             .caveats()
@@ -233,7 +233,7 @@ fn a_multimeter_without_a_configured_voltage_is_absent_and_says_what_to_configur
         volts: None,
         ..configuration(program, &multimeter)
     };
-    let absent = WallMeter::open(&config, Arc::new(SystemClock)).unwrap_err();
+    let absent = wall(&config, Arc::new(SystemClock)).unwrap_err();
     assert!(absent.reason.contains("needs a voltage"), "{absent}");
 }
 
@@ -243,6 +243,6 @@ fn a_port_that_is_not_there_is_reported_in_sigroks_own_words() {
     let program = sigrok(directory.path());
     let mut config = WallConfig::new("mastech-mas345:conn=/dev/ttyNOWHERE");
     config.program = program;
-    let absent = WallMeter::open(&config, Arc::new(SystemClock)).unwrap_err();
+    let absent = wall(&config, Arc::new(SystemClock)).unwrap_err();
     assert!(absent.reason.contains("No devices found"), "{absent}");
 }
