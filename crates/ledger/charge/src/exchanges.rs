@@ -36,18 +36,27 @@ pub struct GuestExchanges {
 impl GuestExchanges {
     /// Adds the exchanges of another interval or guest. A number that only one of the two has is the sum.
     pub fn merge(&mut self, other: &Self) {
-        self.received = self.received.saturating_add(other.received);
-        self.sent = self.sent.saturating_add(other.sent);
-        self.bytes = self.bytes.saturating_add(other.bytes);
-        self.block_requests = self.block_requests.saturating_add(other.block_requests);
-        for (sum, more) in [
-            (&mut self.exits, other.exits),
-            (&mut self.pages, other.pages),
-        ] {
-            *sum = [*sum, more]
-                .into_iter()
-                .flatten()
-                .reduce(u64::saturating_add);
+        *self = self.with(other, u64::saturating_add);
+    }
+
+    /// The exchanges beyond those of a part.
+    #[must_use]
+    pub fn without(&self, part: &Self) -> Self {
+        self.with(part, u64::saturating_sub)
+    }
+
+    fn with(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
+        let known = |own: Option<u64>, other: Option<u64>| match own {
+            Some(own) => Some(of(own, other.unwrap_or(0))),
+            None => other,
+        };
+        Self {
+            received: of(self.received, other.received),
+            sent: of(self.sent, other.sent),
+            bytes: of(self.bytes, other.bytes),
+            block_requests: of(self.block_requests, other.block_requests),
+            exits: known(self.exits, other.exits),
+            pages: known(self.pages, other.pages),
         }
     }
 }
@@ -193,7 +202,7 @@ impl Exchanges {
         // If both counts are equal, one entry may still be of a guest that is gone; it is removed with the next new
         // guest.
         if self.guests.len() > guests.len() {
-            let present: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
+            let present = guests.numbers();
             self.guests.retain(|number, _| present.contains(number));
         }
         let is_first = self.passes == 0;
@@ -365,22 +374,19 @@ impl Exchanges {
         let Some(Ok(table)) = self.softirqs.as_mut().map(KernelFile::read) else {
             return [0; 2];
         };
-        let mut sums = [0u64; 2];
+        let (mut others, mut completions) = (0u64, 0u64);
         for line in text::lines(table) {
             let mut fields = text::fields(line);
-            let [others, completions] = &mut sums;
             let sum = match fields.next() {
                 Some(b"TIMER:" | b"SCHED:" | b"RCU:" | b"HRTIMER:" | b"TASKLET:" | b"HI:") => {
-                    others
+                    &mut others
                 }
-                Some(b"BLOCK:" | b"IRQ_POLL:") => completions,
+                Some(b"BLOCK:" | b"IRQ_POLL:") => &mut completions,
                 _ => continue,
             };
-            *sum = fields
-                .filter_map(text::number)
-                .fold(*sum, u64::saturating_add);
+            let runs = fields.filter_map(text::number);
+            *sum = runs.fold(*sum, u64::saturating_add);
         }
-        let [others, completions] = sums;
         [
             self.others.step(others, false),
             self.completions.step(completions, false),

@@ -105,21 +105,18 @@ impl fmt::Display for IrqAccounting {
 /// The accounting by the kernel's configuration or, where that is unavailable, by the kernel's type description (BTF):
 /// a run queue has a field `prev_irq_time` only with CONFIG_IRQ_TIME_ACCOUNTING.
 fn configured(roots: &Roots) -> IrqAccounting {
-    let read = |file: File| {
+    let read = |from: &mut dyn Read| {
         let mut text = String::new();
-        let length = file.take(LONGEST_CONFIG).read_to_string(&mut text);
+        let length = from.take(LONGEST_CONFIG).read_to_string(&mut text);
         length.is_ok().then_some(text)
     };
     let packed = || {
         let file = File::open(roots.proc.join("config.gz")).ok()?;
-        let mut text = String::new();
-        let unpacked = flate2::read::GzDecoder::new(file);
-        let length = unpacked.take(LONGEST_CONFIG).read_to_string(&mut text);
-        length.is_ok().then_some(text)
+        read(&mut flate2::read::GzDecoder::new(file))
     };
     let installed = || {
         let release = roots.proc_text("sys/kernel/osrelease")?;
-        read(File::open(roots.boot.join(format!("config-{release}"))).ok()?)
+        read(&mut File::open(roots.boot.join(format!("config-{release}"))).ok()?)
     };
     if let Some(config) = packed().or_else(installed) {
         let has = |option: &str| config.lines().any(|line| line == option);

@@ -331,10 +331,7 @@ impl<K: aya::Pod + std::hash::Hash + Eq, V: aya::Pod + PartialEq> Wanted<K, V> {
 
 impl Probe {
     fn open(sys: &Path, by_cpuacct: bool, others: u32, entries: u32) -> Result<Self, ObserveError> {
-        let unavailable = |reason: String| ObserveError::Unavailable {
-            what: WHAT.to_owned(),
-            reason,
-        };
+        let unavailable = |reason: String| ObserveError::unavailable(WHAT, reason);
         let types = sys.join("kernel/btf/vmlinux");
         if !types.exists() {
             return Err(unavailable(format!(

@@ -5,6 +5,7 @@
 use crate::pace::Pace;
 use crate::{Charger, EnergyUse, GuestTotals, IrqAccounting, Ledger, Stage, Totals};
 use jiff::Timestamp;
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -90,6 +91,11 @@ pub struct LedgerSnapshot {
 }
 
 impl LedgerSnapshot {
+    /// The numbers of the guests.
+    pub fn numbers(&self) -> HashSet<u32> {
+        self.guests.iter().map(|guest| guest.number).collect()
+    }
+
     /// Returns the ledger of every method, the charging method first.
     pub fn ledgers(&self) -> impl Iterator<Item = (&'static str, &Ledger)> {
         let compared = self

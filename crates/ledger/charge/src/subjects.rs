@@ -190,9 +190,8 @@ impl SubjectSoftirqs {
 /// The kernel's numbers of a device. A device name is valid only in its network namespace, so a dedicated thread enters
 /// that namespace and ends in it.
 fn find(device: &NetDevice, proc: &Path) -> Result<DeviceKey, ObserveError> {
-    let unavailable = |reason: String| ObserveError::Unavailable {
-        what: format!("network device {}", device.name),
-        reason,
+    let unavailable = |reason: String| {
+        ObserveError::unavailable(format!("network device {}", device.name), reason)
     };
     let process = Process::new(proc, device.namespace_of);
     let path = process.path("ns/net");

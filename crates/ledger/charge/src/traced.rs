@@ -108,7 +108,7 @@ impl Traced {
             disks.map(|disk| (disk.major << 20 | disk.minor, guest.number))
         });
         self.owners.disks = disks.collect();
-        self.owners.present = guests.iter().map(|guest| guest.number).collect();
+        self.owners.present = guests.numbers();
         self.learnt
             .retain(|number| self.owners.present.contains(number));
         if self.owners.tasks.forget() | self.owners.requests.forget() {

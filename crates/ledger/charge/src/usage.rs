@@ -4,7 +4,7 @@
 use super::departed::DepartedReader;
 use super::irq_accounting::IrqAccounting;
 use super::ledger::{GuestUse, Stage, Stages, Usage};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
@@ -44,17 +44,19 @@ fn counters() -> Counters {
 }
 
 struct Reader {
-    own: Own,
+    own: TimeSource,
     counters: Counters,
     helpers: HashMap<u32, HelperReader>,
 }
 
-/// The source of a guest's own time.
-enum Own {
-    /// A monitor's threads by role.
+/// The source of the time of a guest or a helper.
+enum TimeSource {
+    /// The threads of a process by role.
     Threads(Box<VmmThreads>),
-    /// The clock of a monitor whose threads the kernel does not account separately.
-    Whole(ProcessClock),
+    /// A process whose threads have no role, or are not accounted separately.
+    Process(ProcessClock),
+    /// One thread.
+    Thread(KernelFile, Stage),
     /// A container's control group.
     Group(GroupClock),
     /// The hypervisor below reports it: see [`Guest::domain`].
@@ -62,17 +64,10 @@ enum Own {
 }
 
 struct HelperReader {
-    clock: HelperClock,
+    clock: TimeSource,
     counters: Counters,
     /// Whether all of its work since its start was for its guest.
     is_as_old: bool,
-}
-
-enum HelperClock {
-    Thread(KernelFile, Stage),
-    Process(ProcessClock),
-    /// Threads by role.
-    Threads(Box<VmmThreads>),
 }
 
 /// The gain of `totals`. For a guest that was not present before (`is_new`) all of it, otherwise nothing at the first
@@ -130,7 +125,7 @@ impl UsageReader {
         // If both counts are equal, one entry may still be of a guest that is gone; it is removed with the next new
         // guest.
         if self.guests.len() > guests.len() {
-            let present: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
+            let present = guests.numbers();
             self.guests.retain(|number, _| present.contains(number));
         }
         // Needed only for monitors, which may be in a container.
@@ -257,7 +252,7 @@ impl UsageReader {
         fell: &mut u64,
     ) -> Option<Stages> {
         if !self.guests.contains_key(&guest.number) {
-            let own = Own::open(guest, &self.proc, hierarchy)?;
+            let own = TimeSource::open(guest, &self.proc, hierarchy)?;
             let reader = Reader {
                 own,
                 counters: counters(),
@@ -272,12 +267,12 @@ impl UsageReader {
             Ok(totals) => totals,
             Err(ObserveError::Unavailable { .. }) => {
                 let pid = guest.process?;
-                reader.own = Own::Whole(process_clock(pid));
+                reader.own = TimeSource::Process(process_clock(pid));
                 reader.own.read(now, guest).ok()?
             }
             Err(_) => return None,
         };
-        if let (Own::Group(_), GuestKey::Group { inode, .. }) = (&reader.own, &guest.key) {
+        if let (TimeSource::Group(_), GuestKey::Group { inode, .. }) = (&reader.own, &guest.key) {
             let total = totals.get(Stage::Vcpu);
             self.departed.note(*inode, total);
         }
@@ -292,7 +287,7 @@ impl UsageReader {
                 reader.helpers.insert(helper.pid, opened);
             }
             if let Some(helper) = reader.helpers.get_mut(&helper.pid)
-                && let Some(totals) = helper.clock.read(now)
+                && let Ok(totals) = helper.clock.read(now, guest)
             {
                 let is_new = is_new && helper.is_as_old;
                 used.merge(&gains(&mut helper.counters, &totals, is_new, fell));
@@ -302,7 +297,7 @@ impl UsageReader {
     }
 }
 
-impl Own {
+impl TimeSource {
     fn open(guest: &Guest, proc: &Path, hierarchy: Option<&Hierarchy>) -> Option<Self> {
         if guest.domain.is_some() {
             return Some(Self::Domain);
@@ -316,24 +311,28 @@ impl Own {
         clock.ok().map(Self::Group)
     }
 
-    /// Totals since the guest's start.
+    /// Totals since the start of the guest or the helper.
     fn read(&mut self, now: Nanoseconds, guest: &Guest) -> Result<Stages, ObserveError> {
-        let mut totals = Stages::default();
-        match self {
+        let (stage, time) = match self {
             Self::Threads(threads) => return Ok(threads.times(now)?.stages),
-            Self::Whole(clock) => {
-                let time = clock().map_err(|cause| ObserveError::Read {
-                    path: format!("the clock of process {:?}", guest.process).into(),
-                    cause,
-                })?;
-                totals.add(Stage::Emulator, Nanoseconds(time));
+            Self::Process(clock) => {
+                let time =
+                    clock().map_err(|cause| ObserveError::read("the clock of a process", cause))?;
+                (Stage::Emulator, Nanoseconds(time))
             }
-            Self::Group(clock) => totals.add(Stage::Vcpu, clock.times()?.total),
+            Self::Thread(file, stage) => {
+                let time = text::fields(file.read()?).next().and_then(text::number);
+                let time = time.ok_or_else(|| file.unexpected("expected three numbers"))?;
+                (*stage, Nanoseconds(time))
+            }
+            Self::Group(clock) => (Stage::Vcpu, clock.times()?.total),
             Self::Domain => {
                 let time = guest.domain.map(|(_, time)| time);
-                totals.add(Stage::Vcpu, time.unwrap_or_default());
+                (Stage::Vcpu, time.unwrap_or_default())
             }
-        }
+        };
+        let mut totals = Stages::default();
+        totals.add(stage, time);
         Ok(totals)
     }
 }
@@ -342,12 +341,12 @@ impl HelperReader {
     fn open(proc: &Path, pid: u32, work: HelperWork) -> Option<Self> {
         let thread = || KernelFile::open_one_piece(proc.join(format!("{pid}/schedstat"))).ok();
         let clock = match work {
-            HelperWork::Vhost => HelperClock::Thread(thread()?, Stage::Vhost),
-            HelperWork::Backend => HelperClock::Thread(thread()?, Stage::Backend),
-            HelperWork::Emulator => HelperClock::Process(process_clock(pid)),
+            HelperWork::Vhost => TimeSource::Thread(thread()?, Stage::Vhost),
+            HelperWork::Backend => TimeSource::Thread(thread()?, Stage::Backend),
+            HelperWork::Emulator => TimeSource::Process(process_clock(pid)),
             HelperWork::Nic => {
                 let threads = VmmThreads::of_process(pid, proc).ok()?;
-                HelperClock::Threads(Box::new(threads))
+                TimeSource::Threads(Box::new(threads))
             }
         };
         Some(Self {
@@ -356,22 +355,6 @@ impl HelperReader {
             // A NIC's port serves one guest after another.
             is_as_old: work != HelperWork::Nic,
         })
-    }
-}
-
-impl HelperClock {
-    /// Totals since the helper's start.
-    fn read(&mut self, now: Nanoseconds) -> Option<Stages> {
-        let mut totals = Stages::default();
-        match self {
-            Self::Thread(file, stage) => {
-                let time = text::fields(file.read().ok()?).next();
-                totals.add(*stage, Nanoseconds(time.and_then(text::number)?));
-            }
-            Self::Process(clock) => totals.add(Stage::Emulator, Nanoseconds(clock().ok()?)),
-            Self::Threads(threads) => return Some(threads.times(now).ok()?.stages),
-        }
-        Some(totals)
     }
 }
 

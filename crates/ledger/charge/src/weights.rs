@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The cost of one exchange relative to the others, which a user may set.
 
-use super::cost::Amounts;
+use super::cost::{Amounts, KINDS};
 use std::str::FromStr;
 
 /// Nanoseconds that receiving a packet is expected to take before any observation; the other kinds follow by their
@@ -14,28 +14,16 @@ const RECEIVED: f64 = 3300.0;
 /// emulated, by an earlier state of the tracing programs; `make accuracy` prints the current fit); the weights of the
 /// block request and of the other soft interrupt are estimates. `docs/why/charge.md` describes their error.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Weights {
-    /// A packet that the guest received.
-    pub received: f64,
-    /// A packet that the guest sent.
-    pub sent: f64,
-    /// A KiB of a packet in either direction, in addition: copies and checksums.
-    pub kibibyte: f64,
-    /// A block request's completion.
-    pub block_request: f64,
-    /// A run of a soft interrupt of any other kind.
-    pub other: f64,
-}
+pub struct Weights(Amounts);
+
+/// The kinds of exchanges, in the order of [`Amounts`]: a packet that the guest received, one that it sent, a KiB of a
+/// packet in either direction in addition (copies and checksums), a block request's completion, and a run of a soft
+/// interrupt of any other kind.
+const NAMES: [&str; KINDS] = ["received", "sent", "kibibyte", "block-request", "other"];
 
 impl Default for Weights {
     fn default() -> Self {
-        Self {
-            received: 16_500.0,
-            sent: 4300.0,
-            kibibyte: 0.0,
-            block_request: 6000.0,
-            other: 1200.0,
-        }
+        Self([16_500.0, 4300.0, 0.0, 6000.0, 1200.0])
     }
 }
 
@@ -58,13 +46,7 @@ impl FromStr for Weights {
     type Err = WeightsError;
 
     fn from_str(text: &str) -> Result<Self, WeightsError> {
-        let mut weights = Self {
-            received: 0.0,
-            sent: 0.0,
-            kibibyte: 0.0,
-            block_request: 0.0,
-            other: 0.0,
-        };
+        let mut weights = Amounts::default();
         for part in text.split(',') {
             let wrong = || WeightsError::Unknown(part.to_owned());
             let (name, value) = part.split_once('=').ok_or_else(wrong)?;
@@ -72,36 +54,22 @@ impl FromStr for Weights {
             if !value.is_finite() || value < 0.0 {
                 return Err(WeightsError::Range(part.to_owned()));
             }
-            *match name.trim() {
-                "received" => &mut weights.received,
-                "sent" => &mut weights.sent,
-                "kibibyte" => &mut weights.kibibyte,
-                "block-request" => &mut weights.block_request,
-                "other" => &mut weights.other,
-                _ => return Err(wrong()),
-            } = value;
+            let known = NAMES.into_iter().zip(&mut weights);
+            let mut of_name = known.filter(|(known, _)| *known == name.trim());
+            let (_, weight) = of_name.next().ok_or_else(wrong)?;
+            *weight = value;
         }
-        Ok(weights)
+        Ok(Self(weights))
     }
 }
 
 impl Weights {
     /// The weights in nanoseconds, as expected before any observation.
     pub(super) fn nanoseconds(&self) -> Amounts {
-        let all = [
-            self.received,
-            self.sent,
-            self.kibibyte,
-            self.block_request,
-            self.other,
-        ];
-        let most = all.into_iter().fold(f64::MIN_POSITIVE, f64::max);
-        let reference = if self.received > 0.0 {
-            self.received
-        } else {
-            most
-        };
-        all.map(|weight| weight / reference * RECEIVED)
+        let [received, ..] = self.0;
+        let most = self.0.into_iter().fold(f64::MIN_POSITIVE, f64::max);
+        let reference = if received > 0.0 { received } else { most };
+        self.0.map(|weight| weight / reference * RECEIVED)
     }
 }
 
@@ -112,8 +80,7 @@ mod tests {
     #[test]
     fn weights_are_read_from_words_and_wrong_ones_are_named() {
         let weights: Weights = "received=4, sent=1,block-request=2.5".parse().unwrap();
-        assert_eq!((weights.received, weights.sent), (4.0, 1.0));
-        assert_eq!((weights.block_request, weights.kibibyte), (2.5, 0.0));
+        assert_eq!(weights.0, [4.0, 1.0, 0.0, 2.5, 0.0]);
         for wrong in ["", "sent", "sent=x", "sent=-1", "sent=inf", "bytes=1"] {
             let message = wrong.parse::<Weights>().unwrap_err().to_string();
             assert!(message.contains(wrong), "{message}");
