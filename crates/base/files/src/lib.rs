@@ -24,6 +24,7 @@
 
 mod dir;
 mod error;
+pub mod log;
 mod names;
 mod output;
 mod remove;

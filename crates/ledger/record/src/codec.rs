@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The payload of a frame of seconds: columns of differences, compressed.
+//! The payload of a frame of seconds: packed columns, compressed.
 //!
-//! Each column of the host and of a guest is written in the shortest of three ways: the values as numbers of variable
-//! length, the differences from one second to the next, or the values less the smallest of them, each in the same number
-//! of bits. Columns that are zero throughout are left out, so that an idle guest takes six bytes before compression,
+//! Each column of the host and of a guest is its smallest value, and the values less the smallest, each in the same number
+//! of bits. A column that does not change takes no bits, so that an idle guest takes some thirty bytes before compression,
 //! however many seconds the frame has.
 
 use crate::second::{Identity, OF_GUEST, OF_HOST, Second};
@@ -47,29 +46,45 @@ pub enum CodecError {
 /// # Errors
 /// When it cannot be compressed, which takes memory only.
 pub fn encode(block: &Block, level: Compression) -> io::Result<Vec<u8>> {
-    let mut plain = Vec::new();
-    put(&mut plain, block.facts);
-    put(&mut plain, block.first);
-    put(&mut plain, block.seconds.len() as u64);
-    let mut last = 0;
-    for second in &block.seconds {
-        put(&mut plain, zigzag(second.ended.wrapping_sub(last)));
-        last = second.ended;
-    }
+    let mut columns = Columns::default();
+    let head = &mut columns.head;
+    put(head, block.facts);
+    put(head, block.first);
+    put(head, block.seconds.len() as u64);
+    let mut last = block.seconds.first().map_or(0, |second| second.ended);
+    put(head, last.cast_unsigned());
+    let lengths = block.seconds.iter().map(|second| {
+        let before = std::mem::replace(&mut last, second.ended);
+        second.ended.wrapping_sub(before).cast_unsigned()
+    });
+    columns.pack(&lengths.collect::<Vec<u64>>());
     let host: Vec<&[u64; OF_HOST]> = block.seconds.iter().map(|second| &second.host).collect();
-    put_columns(&mut plain, &host);
+    columns.pack_all(&host);
     let runs = runs(&block.seconds);
-    put(&mut plain, runs.len() as u64);
+    put(&mut columns.head, runs.len() as u64);
     for (number, start, values) in runs {
-        put(&mut plain, u64::from(number));
-        put(&mut plain, start as u64);
-        put(&mut plain, values.len() as u64);
-        put_columns(&mut plain, &values);
+        let head = &mut columns.head;
+        put(head, u64::from(number));
+        put(head, start as u64);
+        put(head, values.len() as u64);
+        columns.pack_all(&values);
     }
+    let mut plain = Vec::new();
+    put(&mut plain, columns.head.len() as u64);
+    put(&mut plain, columns.bits.len() as u64);
+    plain.extend(columns.head);
+    plain.extend(columns.bits);
     plain.extend(serde_json::to_vec(&block.declared)?);
     let mut packed = Vec::new();
     DeflateEncoder::new(plain.as_slice(), level).read_to_end(&mut packed)?;
     Ok(packed)
+}
+
+/// Columns: their heads, and apart from these their values, which compression cannot shrink.
+#[derive(Default)]
+struct Columns<Bytes = Vec<u8>> {
+    head: Bytes,
+    bits: Bytes,
 }
 
 /// A guest's number, the first second of an uninterrupted presence, and its values from there on.
@@ -93,97 +108,67 @@ fn runs(seconds: &[Second]) -> Vec<Run<'_>> {
     runs
 }
 
-fn put_columns<const N: usize>(into: &mut Vec<u8>, rows: &[&[u64; N]]) {
-    let column = |place: usize| {
-        rows.iter()
-            .map(move |row| row.get(place).copied().unwrap_or(0))
-    };
-    let is_used = |place: &usize| column(*place).any(|value| value != 0);
-    let mask = (0..N)
-        .filter(is_used)
-        .fold(0, |mask, place| mask | 1 << place);
-    let (mut differences, mut packed) = (0_u64, 0_u64);
-    let mut columns = Vec::new();
-    for place in (0..N).filter(is_used) {
-        let values: Vec<u64> = column(place).collect();
-        let (mut plain, mut steps) = (Vec::new(), Vec::new());
-        let mut last = 0;
-        for value in &values {
-            put(&mut plain, *value);
-            put(&mut steps, zigzag(value.wrapping_sub(last).cast_signed()));
-            last = *value;
+impl Columns {
+    fn pack_all<const N: usize>(&mut self, rows: &[&[u64; N]]) {
+        for place in 0..N {
+            let column = rows.iter().filter_map(|row| row.get(place).copied());
+            self.pack(&column.collect::<Vec<u64>>());
         }
-        let bits = pack(&values);
-        let is_constant = values.iter().all(|value| Some(value) == values.first());
-        let shortest = plain.len().min(steps.len());
-        columns.extend(if is_constant {
-            differences |= 1 << place;
-            steps
-        } else if bits.len() < shortest - shortest / 8 {
-            // The others shrink by compression, and packed bits do not.
-            packed |= 1 << place;
-            bits
-        } else if steps.len() < plain.len() {
-            differences |= 1 << place;
-            steps
-        } else {
-            plain
-        });
     }
-    put(into, mask);
-    put(into, differences);
-    put(into, packed);
-    into.extend(columns);
+
+    /// Writes the smallest value, a number of bits, and each value less the smallest in so many bits.
+    fn pack(&mut self, values: &[u64]) {
+        let low = values.iter().copied().min().unwrap_or(0);
+        let high = values.iter().copied().max().unwrap_or(0);
+        let width = u64::BITS - (high - low).leading_zeros();
+        put(&mut self.head, low);
+        put(&mut self.head, u64::from(width));
+        let (mut bits, mut count) = (0_u128, 0);
+        for value in values {
+            bits |= u128::from(value - low) << count;
+            count += width;
+            while count >= 8 {
+                self.bits.push(bits as u8);
+                bits >>= 8;
+                count -= 8;
+            }
+        }
+        if count > 0 {
+            self.bits.push(bits as u8);
+        }
+    }
 }
 
-/// The smallest value, a number of bits, and each value less the smallest in so many bits.
-fn pack(values: &[u64]) -> Vec<u8> {
-    let low = values.iter().copied().min().unwrap_or(0);
-    let high = values.iter().copied().max().unwrap_or(0);
-    let width = u64::BITS - (high - low).leading_zeros();
-    let mut into = Vec::new();
-    put(&mut into, low);
-    put(&mut into, u64::from(width));
-    let (mut bits, mut count) = (0_u128, 0);
-    for value in values {
-        bits |= u128::from(value - low) << count;
-        count += width;
-        while count >= 8 {
-            into.push(bits as u8);
-            bits >>= 8;
-            count -= 8;
-        }
+impl Columns<&[u8]> {
+    fn number(&mut self) -> Result<u64, CodecError> {
+        take(&mut self.head)
     }
-    if count > 0 {
-        into.push(bits as u8);
-    }
-    into
-}
 
-fn unpack(
-    from: &mut &[u8],
-    rows: usize,
-    mut set: impl FnMut(usize, u64),
-) -> Result<(), CodecError> {
-    let low = take(from)?;
-    let width = u32::try_from(take(from)?)
-        .ok()
-        .filter(|width| *width <= u64::BITS);
-    let width = width.ok_or(CodecError::Damaged)?;
-    let (mut bits, mut count) = (0_u128, 0);
-    for at in 0..rows {
-        while count < width {
-            let (byte, rest) = from.split_first().ok_or(CodecError::Damaged)?;
-            *from = rest;
-            bits |= u128::from(*byte) << count;
-            count += 8;
+    fn unpack(
+        &mut self,
+        rows: &mut [Second],
+        mut set: impl FnMut(&mut Second, u64),
+    ) -> Result<(), CodecError> {
+        let low = self.number()?;
+        let width = u32::try_from(self.number()?).unwrap_or(u32::MAX);
+        if width > u64::BITS {
+            return Err(CodecError::Damaged);
         }
-        let value = bits & ((1_u128 << width) - 1);
-        set(at, low.wrapping_add(value as u64));
-        bits >>= width;
-        count -= width;
+        let (mut bits, mut count) = (0_u128, 0);
+        for row in rows {
+            while count < width {
+                let (byte, rest) = self.bits.split_first().ok_or(CodecError::Damaged)?;
+                self.bits = rest;
+                bits |= u128::from(*byte) << count;
+                count += 8;
+            }
+            let value = bits & ((1_u128 << width) - 1);
+            set(row, low.wrapping_add(value as u64));
+            bits >>= width;
+            count -= width;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn put(into: &mut Vec<u8>, mut value: u64) {
@@ -192,14 +177,6 @@ fn put(into: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     into.push(value as u8);
-}
-
-fn zigzag(value: i64) -> u64 {
-    ((value << 1) ^ (value >> 63)).cast_unsigned()
-}
-
-fn unzigzag(value: u64) -> i64 {
-    (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
 }
 
 /// Decodes a block. Takes memory for at most [`MOST_GUEST_SECONDS`], whatever the payload claims.
@@ -216,33 +193,32 @@ pub fn decode(payload: &[u8]) -> Result<Block, CodecError> {
         return Err(CodecError::TooMany);
     }
     let mut from = plain.as_slice();
-    let from = &mut from;
-    let (facts, first) = (take(from)?, take(from)?);
-    let count = size(take(from)?)?;
+    let (of_head, of_bits) = (size(take(&mut from)?)?, size(take(&mut from)?)?);
+    let parts = from.split_at_checked(of_head);
+    let (head, rest) = parts.ok_or(CodecError::Damaged)?;
+    let parts = rest.split_at_checked(of_bits);
+    let (bits, json) = parts.ok_or(CodecError::Damaged)?;
+    let mut columns = Columns { head, bits };
+    let (facts, first) = (columns.number()?, columns.number()?);
+    let count = size(columns.number()?)?;
     if count > MOST_SECONDS {
         return Err(CodecError::TooMany);
     }
     let mut seconds = vec![Second::default(); count];
-    let mut last = 0_i64;
-    for second in &mut seconds {
-        last = last.wrapping_add(unzigzag(take(from)?));
+    let mut last = columns.number()?.cast_signed();
+    columns.unpack(&mut seconds, |second, length| {
+        last = last.wrapping_add(length.cast_signed());
         second.ended = last;
+    })?;
+    for place in 0..OF_HOST {
+        columns.unpack(&mut seconds, |second, value| {
+            set(&mut second.host, place, value);
+        })?;
     }
-    take_columns(
-        from,
-        count,
-        |at, place, value| {
-            let host = seconds
-                .get_mut(at)
-                .and_then(|second| second.host.get_mut(place));
-            host.into_iter().for_each(|into| *into = value);
-        },
-        OF_HOST,
-    )?;
     let mut left = MOST_GUEST_SECONDS;
-    for _ in 0..take(from)? {
-        let number = u32::try_from(take(from)?).map_err(|_| CodecError::Damaged)?;
-        let (start, length) = (size(take(from)?)?, size(take(from)?)?);
+    for _ in 0..columns.number()? {
+        let number = u32::try_from(columns.number()?).map_err(|_| CodecError::Damaged)?;
+        let (start, length) = (size(columns.number()?)?, size(columns.number()?)?);
         left = left.checked_sub(length).ok_or(CodecError::TooMany)?;
         let end = start.checked_add(length).filter(|end| *end <= count);
         let own = end
@@ -251,22 +227,19 @@ pub fn decode(payload: &[u8]) -> Result<Block, CodecError> {
         for second in &mut *own {
             second.guests.push((number, [0; OF_GUEST]));
         }
-        take_columns(
-            from,
-            length,
-            |at, place, value| {
-                let guest = own.get_mut(at).and_then(|second| second.guests.last_mut());
-                let into = guest.and_then(|(_, values)| values.get_mut(place));
-                into.into_iter().for_each(|into| *into = value);
-            },
-            OF_GUEST,
-        )?;
+        for place in 0..OF_GUEST {
+            columns.unpack(own, |second, value| {
+                if let Some((_, values)) = second.guests.last_mut() {
+                    set(values, place, value);
+                }
+            })?;
+        }
     }
     for second in &mut seconds {
         second.guests.sort_by_key(|(number, _)| *number);
         second.guests.dedup_by_key(|(number, _)| *number);
     }
-    let declared = serde_json::from_slice(from).map_err(|_| CodecError::Damaged)?;
+    let declared = serde_json::from_slice(json).map_err(|_| CodecError::Damaged)?;
     Ok(Block {
         facts,
         first,
@@ -275,37 +248,10 @@ pub fn decode(payload: &[u8]) -> Result<Block, CodecError> {
     })
 }
 
-fn take_columns(
-    from: &mut &[u8],
-    rows: usize,
-    mut set: impl FnMut(usize, usize, u64),
-    columns: usize,
-) -> Result<(), CodecError> {
-    let (mask, differences, packed) = (take(from)?, take(from)?, take(from)?);
-    for place in (0..64).filter(|place| mask >> place & 1 == 1) {
-        // A column of a later version is read and dropped.
-        let is_known = place < columns;
-        if packed >> place & 1 == 1 {
-            unpack(from, rows, |at, value| {
-                if is_known {
-                    set(at, place, value);
-                }
-            })?;
-            continue;
-        }
-        let mut last = 0_u64;
-        for at in 0..rows {
-            let number = take(from)?;
-            last = match differences >> place & 1 {
-                0 => number,
-                _ => last.wrapping_add(unzigzag(number).cast_unsigned()),
-            };
-            if is_known {
-                set(at, place, last);
-            }
-        }
+fn set(values: &mut [u64], place: usize, value: u64) {
+    if let Some(into) = values.get_mut(place) {
+        *into = value;
     }
-    Ok(())
 }
 
 fn take(from: &mut &[u8]) -> Result<u64, CodecError> {
@@ -360,19 +306,23 @@ mod tests {
 
     #[test]
     fn a_run_that_claims_more_guests_than_a_recorder_writes_is_refused() {
-        let mut plain = Vec::new();
-        for value in [0, 0, MOST_SECONDS as u64] {
-            put(&mut plain, value);
+        let mut head = Vec::new();
+        for value in [0, 0, MOST_SECONDS as u64, 0] {
+            put(&mut head, value);
         }
-        plain.extend([0; MOST_SECONDS]);
-        plain.extend([0, 0, 0]);
+        head.extend([0; 2 * (1 + OF_HOST)]);
         let runs = MOST_GUEST_SECONDS as u64 / MOST_SECONDS as u64 + 1;
-        put(&mut plain, runs);
+        put(&mut head, runs);
         for number in 0..runs {
-            for value in [number, 0, MOST_SECONDS as u64, 0, 0, 0] {
-                put(&mut plain, value);
+            for value in [number, 0, MOST_SECONDS as u64] {
+                put(&mut head, value);
             }
+            head.extend([0; 2 * OF_GUEST]);
         }
+        let mut plain = Vec::new();
+        put(&mut plain, head.len() as u64);
+        put(&mut plain, 0);
+        plain.extend(head);
         plain.extend(b"[]");
         let mut packed = Vec::new();
         let level = Compression::fast();

@@ -2,7 +2,7 @@
 //! Recordings of a host's ledger: `vtax record` writes the charges of each second by guest and stage, without load on
 //! anything but its own small share of a processor; `vtax report`, `vtax compare` and `vtax export` read them.
 //!
-//! [`frames`] and [`codec`] are the format, [`store`] its directory; see `docs/howto/record-a-host.md`.
+//! [`vtax_files::log`] and [`codec`] are the format, [`store`] its directory; see `docs/howto/record-a-host.md`.
 
 #![cfg_attr(
     not(test),
@@ -13,7 +13,6 @@ pub mod advise;
 pub mod codec;
 pub mod compare;
 pub mod export;
-pub mod frames;
 pub mod page;
 pub mod recorder;
 pub mod report;

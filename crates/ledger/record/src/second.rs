@@ -19,40 +19,14 @@ const ERROR_UNIT: u64 = 1000;
 const KIB: u64 = 1024;
 /// Longest text of an identity, in bytes.
 const LONGEST_TEXT: usize = 4096;
-/// The number of values of one guest in a second.
+/// Microjoules in the unit of energy.
+const MILLIJOULE: u64 = 1000;
+/// The number of values of one guest in a second: times of [`Stage::CHARGED`], idle energy, packets received and sent,
+/// bytes, block requests, exits, pages, and the errors of its own time and of its soft interrupts. One more than each
+/// number from exits on, and 0 for an unknown one.
 pub const OF_GUEST: usize = 15;
-/// The number of values of the host in a second.
+/// The number of values of the host in a second: those of [`Remainders::second`], in the order there.
 pub const OF_HOST: usize = 15;
-
-/// Places of a guest's values. Stages come first, in the order of [`Stage::CHARGED`].
-const IDLE: usize = 6;
-const RECEIVED: usize = 7;
-const SENT: usize = 8;
-const BYTES: usize = 9;
-const BLOCK_REQUESTS: usize = 10;
-/// One more than the number, and 0 for an unknown number; so are all values from here on.
-const EXITS: usize = 11;
-const PAGES: usize = 12;
-const OWN_ERROR: usize = 13;
-const SOFTIRQ_ERROR: usize = 14;
-
-/// Places of the host's values.
-const SPAN: usize = 0;
-const TASKS: usize = 1;
-const SOFTIRQ: usize = 2;
-const UNATTRIBUTED: usize = 3;
-const EXCESS: usize = 4;
-const HOST_IDLE: usize = 5;
-const UNATTRIBUTED_IDLE: usize = 6;
-const TOTAL_ENERGY: usize = 7;
-const IDLE_ENERGY: usize = 8;
-const IS_MODELLED: usize = 9;
-const HOST_OWN_ERROR: usize = 10;
-const HOST_SOFTIRQ_ERROR: usize = 11;
-const UNATTRIBUTED_ERROR: usize = 12;
-const RECORDER: usize = 13;
-/// Guests that ended within the second. They have no idle energy.
-const DEPARTED: usize = 14;
 
 /// The identity of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -141,15 +115,22 @@ pub struct Second {
 /// Remainders of the values that were rounded down.
 #[derive(Debug, Default)]
 pub struct Remainders {
-    guests: HashMap<u32, [u64; BYTES + 1]>,
+    guests: HashMap<u32, [u64; OF_GUEST]>,
     host: [u64; OF_HOST],
 }
 
-/// Adds the remainder, and returns the whole units.
-fn whole(value: u64, unit: u64, remainder: &mut u64) -> u64 {
-    let sum = value.saturating_add(*remainder);
-    *remainder = sum % unit;
-    sum / unit
+/// Returns the whole units of each value and its remainder, and keeps the new remainders. Each value comes with its unit.
+fn whole<const N: usize>(
+    values: impl IntoIterator<Item = (u64, u64)>,
+    remainders: &mut [u64; N],
+) -> [u64; N] {
+    let mut whole = [0; N];
+    for ((into, rest), (value, unit)) in whole.iter_mut().zip(remainders).zip(values) {
+        let sum = value.saturating_add(*rest);
+        *rest = sum % unit;
+        *into = sum / unit;
+    }
+    whole
 }
 
 /// Microjoules, rounded.
@@ -183,62 +164,44 @@ impl Remainders {
     pub fn second(&mut self, snapshot: &LedgerSnapshot, own_cpu: Nanoseconds) -> Second {
         let ledger = &snapshot.ledger;
         let active = active_energy(snapshot.energy, ledger).unwrap_or(0.0);
-        let mut host = [0; OF_HOST];
-        let mut put = |place: usize, value: u64, unit: u64| {
-            if let (Some(into), Some(rest)) = (host.get_mut(place), self.host.get_mut(place)) {
-                *into = whole(value, unit, rest);
-            }
-        };
         let own = ledger.host.0.saturating_add(ledger.host_softirq.0);
-        put(SPAN, ledger.span.0, UNIT);
-        put(TASKS, ledger.host.0, UNIT);
-        put(SOFTIRQ, ledger.host_softirq.0, UNIT);
-        put(UNATTRIBUTED, ledger.unattributed.0, UNIT);
-        put(EXCESS, ledger.excess.0, UNIT);
-        put(RECORDER, own_cpu.0, UNIT);
-        put(DEPARTED, ledger.departed.stages.total().0, UNIT);
         let idle = |energy: Joules, time: u64| microjoules(energy.0 - active * time as f64);
-        put(HOST_IDLE, idle(ledger.host_energy, own), 1000);
-        let rest = ledger.unattributed.0;
-        put(
-            UNATTRIBUTED_IDLE,
-            idle(ledger.unattributed_energy, rest),
-            1000,
-        );
-        if let Some(energy) = snapshot.energy {
-            put(TOTAL_ENERGY, microjoules(energy.total.0), 1000);
-            put(IDLE_ENERGY, microjoules(energy.idle.0), 1000);
-        }
+        let energy = snapshot.energy;
+        let source = match energy.map(|energy| energy.source) {
+            None => 0,
+            Some(Source::Measured) => 1,
+            Some(_) => 2,
+        };
         let modelled = ledger.modelled;
-        for (place, value) in [
+        let values = [
+            (ledger.span.0, UNIT),
+            (ledger.host.0, UNIT),
+            (ledger.host_softirq.0, UNIT),
+            (ledger.unattributed.0, UNIT),
+            (ledger.excess.0, UNIT),
+            (idle(ledger.host_energy, own), MILLIJOULE),
             (
-                TOTAL_ENERGY,
-                snapshot
-                    .energy
-                    .map_or(0, |_| host[TOTAL_ENERGY].saturating_add(1)),
+                idle(ledger.unattributed_energy, ledger.unattributed.0),
+                MILLIJOULE,
             ),
             (
-                IS_MODELLED,
-                u64::from(
-                    snapshot
-                        .energy
-                        .is_some_and(|energy| energy.source != Source::Measured),
-                ),
+                energy.map_or(0, |energy| microjoules(energy.total.0)),
+                MILLIJOULE,
             ),
             (
-                HOST_OWN_ERROR,
-                error(modelled.and_then(|modelled| modelled.own)),
+                energy.map_or(0, |energy| microjoules(energy.idle.0)),
+                MILLIJOULE,
             ),
-            (
-                HOST_SOFTIRQ_ERROR,
-                error(modelled.map(|modelled| modelled.softirq)),
-            ),
-            (UNATTRIBUTED_ERROR, error(ledger.unattributed_error)),
-        ] {
-            host[place] = value;
-        }
-        let present: std::collections::HashSet<u32> =
-            snapshot.guests.iter().map(|guest| guest.number).collect();
+            (source, 1),
+            (error(modelled.and_then(|modelled| modelled.own)), 1),
+            (error(modelled.map(|modelled| modelled.softirq)), 1),
+            (error(ledger.unattributed_error), 1),
+            (own_cpu.0, UNIT),
+            // They have no idle energy.
+            (ledger.departed.stages.total().0, UNIT),
+        ];
+        let host = whole(values, &mut self.host);
+        let present = snapshot.numbers();
         self.guests.retain(|number, _| present.contains(number));
         let mut guests: Vec<(u32, [u64; OF_GUEST])> = snapshot
             .guests
@@ -257,33 +220,22 @@ impl Remainders {
     fn guest(&mut self, guest: &ChargedGuest, ledger: &Ledger, active: f64) -> [u64; OF_GUEST] {
         let used = &guest.used;
         let rests = self.guests.entry(guest.number).or_default();
-        let mut values = [0; OF_GUEST];
         let idle = microjoules(used.energy.0 - active * used.stages.total().0 as f64);
         let exchanges = used.exchanges;
-        let rounded = Stage::CHARGED.map(|stage| (used.stages.get(stage).0, UNIT));
-        let packets = [exchanges.received, exchanges.sent].map(|packets| (packets, 1));
-        let rounded = rounded
-            .into_iter()
-            .chain([(idle, 1000)])
-            .chain(packets)
-            .chain([(exchanges.bytes, KIB)]);
-        for ((into, rest), (value, unit)) in values.iter_mut().zip(rests).zip(rounded) {
-            *into = whole(value, unit, rest);
-        }
         let modelled = ledger.row(guest.number).and_then(|row| row.modelled);
-        for (place, value) in [
-            (BLOCK_REQUESTS, exchanges.block_requests),
-            (EXITS, known(exchanges.exits)),
-            (PAGES, known(exchanges.pages)),
-            (OWN_ERROR, error(modelled.and_then(|modelled| modelled.own))),
-            (
-                SOFTIRQ_ERROR,
-                error(modelled.map(|modelled| modelled.softirq)),
-            ),
-        ] {
-            values[place] = value;
-        }
-        values
+        let times = Stage::CHARGED.map(|stage| (used.stages.get(stage).0, UNIT));
+        let others = [
+            (idle, MILLIJOULE),
+            (exchanges.received, 1),
+            (exchanges.sent, 1),
+            (exchanges.bytes, KIB),
+            (exchanges.block_requests, 1),
+            (known(exchanges.exits), 1),
+            (known(exchanges.pages), 1),
+            (error(modelled.and_then(|modelled| modelled.own)), 1),
+            (error(modelled.map(|modelled| modelled.softirq)), 1),
+        ];
+        whole(times.into_iter().chain(others), rests)
     }
 }
 
@@ -301,76 +253,83 @@ pub struct Account {
 }
 
 impl Second {
-    /// Its length by the monotonic clock.
-    pub fn span(&self) -> Nanoseconds {
-        Nanoseconds(self.host[SPAN].saturating_mul(UNIT))
-    }
-
     /// Converts it to a ledger, whose parts sum to its total.
     pub fn account(&self) -> Account {
-        let time = |place: usize| Nanoseconds(self.host[place].saturating_mul(UNIT));
+        let time = |units: u64| Nanoseconds(units.saturating_mul(UNIT));
         let joules = |value: u64| Joules(value as f64 / 1e3);
-        let own = self.host[HOST_OWN_ERROR];
+        let [span, tasks, softirq, unattributed, excess, rest @ ..] = self.host;
+        let [
+            host_idle,
+            unattributed_idle,
+            total,
+            idle,
+            source,
+            errors @ ..,
+        ] = rest;
+        let [own_error, softirq_error, unattributed_error, last @ ..] = errors;
+        let [recorder, departed] = last;
         let mut ledger = Ledger {
-            span: self.span(),
-            host: time(TASKS),
-            host_softirq: time(SOFTIRQ),
-            unattributed: time(UNATTRIBUTED),
-            excess: time(EXCESS),
-            modelled: modelled(own, self.host[HOST_SOFTIRQ_ERROR]),
-            unattributed_error: time_of_error(self.host[UNATTRIBUTED_ERROR]),
+            span: time(span),
+            host: time(tasks),
+            host_softirq: time(softirq),
+            unattributed: time(unattributed),
+            excess: time(excess),
+            modelled: modelled(own_error, softirq_error),
+            unattributed_error: time_of_error(unattributed_error),
             ..Ledger::default()
         };
-        let departed = time(DEPARTED);
-        ledger.departed.stages.add(Stage::Vcpu, departed);
+        ledger.departed.stages.add(Stage::Vcpu, time(departed));
         let mut exchanges = Vec::with_capacity(self.guests.len());
+        let mut idle_energy = Vec::with_capacity(self.guests.len());
         for (number, values) in &self.guests {
+            let [_, _, _, _, _, _, idle, received, sent, others @ ..] = *values;
+            let [kib, requests, exits, pages, own, softirq] = others;
             let mut stages = Stages::default();
             for (stage, units) in Stage::CHARGED.into_iter().zip(values) {
-                stages.add(stage, Nanoseconds(units.saturating_mul(UNIT)));
+                stages.add(stage, time(*units));
             }
             ledger.rows.push(Row {
                 number: *number,
                 stages,
-                modelled: modelled(values[OWN_ERROR], values[SOFTIRQ_ERROR]),
+                modelled: modelled(own, softirq),
                 ..Row::default()
             });
+            idle_energy.push(idle);
             exchanges.push(GuestExchanges {
-                received: values[RECEIVED],
-                sent: values[SENT],
-                bytes: values[BYTES].saturating_mul(KIB),
-                block_requests: values[BLOCK_REQUESTS],
-                exits: values[EXITS].checked_sub(1),
-                pages: values[PAGES].checked_sub(1),
+                received,
+                sent,
+                bytes: kib.saturating_mul(KIB),
+                block_requests: requests,
+                exits: exits.checked_sub(1),
+                pages: pages.checked_sub(1),
             });
         }
         ledger.total = Nanoseconds(ledger.sum().0.saturating_sub(ledger.excess.0));
-        let energy = self.host[TOTAL_ENERGY]
-            .checked_sub(1)
-            .map(|total| EnergyUse {
-                total: joules(total),
-                idle: joules(self.host[IDLE_ENERGY]),
-                source: match self.host[IS_MODELLED] {
-                    0 => Source::Measured,
-                    _ => Source::Modelled,
-                },
-            });
+        let source = match source {
+            0 => None,
+            1 => Some(Source::Measured),
+            _ => Some(Source::Modelled),
+        };
+        let energy = source.map(|source| EnergyUse {
+            total: joules(total),
+            idle: joules(idle),
+            source,
+        });
         if let Some(active) = active_energy(energy, &ledger) {
-            let of =
-                |nanoseconds: u64, idle: u64| Joules(active * nanoseconds as f64 + joules(idle).0);
-            for (row, (_, values)) in ledger.rows.iter_mut().zip(&self.guests) {
-                row.energy = of(row.stages.total().0, values[IDLE]);
+            let of = |time: Nanoseconds, idle: u64| Joules(active * time.0 as f64 + joules(idle).0);
+            for (row, idle) in ledger.rows.iter_mut().zip(idle_energy) {
+                row.energy = of(row.stages.total(), idle);
             }
-            let own = ledger.host.0.saturating_add(ledger.host_softirq.0);
-            ledger.departed.energy = of(departed.0, 0);
-            ledger.host_energy = of(own, self.host[HOST_IDLE]);
-            ledger.unattributed_energy = of(ledger.unattributed.0, self.host[UNATTRIBUTED_IDLE]);
+            let own = Nanoseconds(ledger.host.0.saturating_add(ledger.host_softirq.0));
+            ledger.departed.energy = of(time(departed), 0);
+            ledger.host_energy = of(own, host_idle);
+            ledger.unattributed_energy = of(ledger.unattributed, unattributed_idle);
         }
         Account {
             ledger,
             energy,
             exchanges,
-            recorder: time(RECORDER),
+            recorder: time(recorder),
         }
     }
 }

@@ -7,19 +7,23 @@
 //! the kernel had not written is lost.
 
 use crate::codec::{self, Block};
-use crate::frames::{Frames, Kind, MAGIC, frame};
 use crate::second::{Identity, Second};
 use flate2::Compression;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, BufReader};
-use std::os::unix::fs::FileExt;
+use std::io;
 use std::path::Path;
 use vtax_core::Source;
+use vtax_files::log::{Frames, Log, LogError};
 use vtax_files::{Dir, FileError};
 
+/// The first bytes of each of the two files.
+const MAGIC: &[u8] = b"vtax-recording 2";
+/// The kind of frames with facts of the host and of the method, as JSON.
+const FACTS: u8 = 1;
+/// The kind of frames with one or more seconds, compressed.
+const SECONDS: u8 = 2;
 /// The file of facts and blocks.
 pub const RECORDING: &str = "recording.vtax";
 /// The file of the seconds since the last block.
@@ -103,7 +107,12 @@ impl StoreError {
 /// Whether a directory holds a recording.
 pub fn is_recording(path: &Path) -> bool {
     let found = Dir::open(path).and_then(|dir| dir.file(RECORDING));
-    found.is_ok_and(|file| matches!(Frames::open(file), Ok(Some(_))))
+    found.is_ok_and(|file| {
+        matches!(
+            Frames::open(file, MAGIC),
+            Ok(_) | Err(LogError::Version { .. })
+        )
+    })
 }
 
 /// A second of a recording, with its place.
@@ -147,13 +156,18 @@ pub fn read(path: &Path, take: impl FnMut(Read<'_>)) -> Result<End, StoreError> 
 }
 
 fn read_dir(dir: &Dir, mut take: impl FnMut(Read<'_>)) -> Result<End, StoreError> {
-    let refused = || StoreError::NotARecording(dir.path().join(RECORDING).display().to_string());
     // The tail first: a block that is written meanwhile repeats its seconds, and none is missed.
     let (tail, damaged_tail, tail_bytes) = read_tail(dir)?;
     let file = dir.file(RECORDING)?;
     let length = file.metadata().map_err(StoreError::io("read", dir))?.len();
-    let frames = Frames::open(BufReader::new(file)).map_err(StoreError::io("read", dir))?;
-    let mut frames = frames.ok_or_else(refused)?;
+    let mut frames = Frames::open(file, MAGIC).map_err(|error| {
+        let path = dir.path().join(RECORDING).display().to_string();
+        match error {
+            LogError::Io(cause) => StoreError::io("read", dir)(cause),
+            LogError::Version { .. } => StoreError::NotARecording(format!("{path} ({error})")),
+            LogError::Other => StoreError::NotARecording(path),
+        }
+    })?;
     let mut reader = Reader {
         end: End {
             damaged: damaged_tail,
@@ -167,14 +181,15 @@ fn read_dir(dir: &Dir, mut take: impl FnMut(Read<'_>)) -> Result<End, StoreError
     while let Some((kind, payload)) = frames.next_frame().map_err(StoreError::io("read", dir))? {
         let size = payload.len() as u64;
         let is_read = match kind {
-            Kind::Facts => serde_json::from_slice(&payload).is_ok_and(|facts| {
+            FACTS => serde_json::from_slice(&payload).is_ok_and(|facts| {
                 reader.facts(facts);
                 true
             }),
-            Kind::Seconds => codec::decode(&payload).is_ok_and(|block| {
+            SECONDS => codec::decode(&payload).is_ok_and(|block| {
                 reader.block(&block, &mut take);
                 true
             }),
+            _ => false,
         };
         if !is_read {
             reader.end.damaged += size;
@@ -197,9 +212,10 @@ fn read_tail(dir: &Dir) -> Result<(Vec<Block>, u64, u64), StoreError> {
         other => other?,
     };
     let length = file.metadata().map_err(StoreError::io("read", dir))?.len();
-    let file = BufReader::new(io::Read::take(file, LONGEST_TAIL));
-    let Some(mut frames) = Frames::open(file).map_err(StoreError::io("read", dir))? else {
-        return Ok((Vec::new(), length, length));
+    let mut frames = match Frames::open(io::Read::take(file, LONGEST_TAIL), MAGIC) {
+        Ok(frames) => frames,
+        Err(LogError::Io(cause)) => return Err(StoreError::io("read", dir)(cause)),
+        Err(_) => return Ok((Vec::new(), length, length)),
     };
     let (mut blocks, mut damaged) = (Vec::new(), 0);
     while let Some((_, payload)) = frames.next_frame().map_err(StoreError::io("read", dir))? {
@@ -266,60 +282,17 @@ impl Reader {
     }
 }
 
-/// A file that only grows, whose incomplete end is cut off when a write fails.
-#[derive(Debug)]
-struct Grown {
-    file: File,
-    end: u64,
-    /// Whether writes fail as on a full disk.
-    #[cfg(test)]
-    fails: bool,
-}
-
-impl Grown {
-    fn new(file: File) -> Self {
-        Self {
-            file,
-            end: 0,
-            #[cfg(test)]
-            fails: false,
-        }
-    }
-
-    fn append(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
-        let frame = frame(kind, payload).ok_or_else(|| io::Error::other("a frame is too long"))?;
-        self.write(&frame)
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        #[cfg(test)]
-        if self.fails {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        if let Err(cause) = self.file.write_all_at(bytes, self.end) {
-            // A full disk may have taken a part.
-            let _ = self.file.set_len(self.end);
-            return Err(cause);
-        }
-        self.end += bytes.len() as u64;
-        Ok(())
-    }
-
-    fn cut(&mut self, end: u64) -> io::Result<()> {
-        self.file.set_len(end)?;
-        self.end = end;
-        Ok(())
-    }
-}
-
 /// A recording that is being written. It opens no file once it is open.
 #[derive(Debug)]
 pub struct Store {
-    recording: Grown,
-    tail: Grown,
+    recording: Log,
+    tail: Log,
     next: u64,
     facts: u64,
     session: u64,
+    /// Whether writes fail as on a full disk.
+    #[cfg(test)]
+    fails: bool,
 }
 
 impl Store {
@@ -346,26 +319,21 @@ impl Store {
             .map_err(|_| StoreError::Busy(named()))?;
         let failed = |action| StoreError::io(action, &dir);
         let length = file.metadata().map_err(failed("read"))?.len();
-        let mut recording = Grown::new(file);
+        let mut recording = Log::new(file, MAGIC, length);
         // A recorder that was killed at once, or had no room, leaves a file without its first bytes.
         if length < MAGIC.len() as u64 {
-            recording
-                .cut(0)
-                .and_then(|()| recording.write(MAGIC))
-                .map_err(failed("write"))?;
+            recording.clear().map_err(failed("write"))?;
         }
         let end = read_dir(&dir, |_| {})?;
-        let mut tail = Grown::new(dir.edit(TAIL)?);
+        let mut tail = Log::new(dir.edit(TAIL)?, MAGIC, 0);
         recording.cut(end.offset).map_err(failed("write"))?;
         for block in &end.tail {
             let payload = codec::encode(block, Compression::default()).map_err(failed("write"))?;
             recording
-                .append(Kind::Seconds, &payload)
+                .append(SECONDS, &payload)
                 .map_err(failed("write"))?;
         }
-        tail.cut(0)
-            .and_then(|()| tail.write(MAGIC))
-            .map_err(failed("write"))?;
+        tail.clear().map_err(failed("write"))?;
         let note = (end.damaged > 0 && length > 0).then(|| {
             format!(
                 "{} bytes of {} are no whole second: they are left out",
@@ -379,19 +347,20 @@ impl Store {
             next: end.next,
             facts: end.facts,
             session: end.sessions + 1,
+            #[cfg(test)]
+            fails: false,
         };
         Ok((store, note))
     }
 
     #[cfg(test)]
     pub(crate) fn fail_writes(&mut self, fails: bool) {
-        self.recording.fails = fails;
-        self.tail.fails = fails;
+        self.fails = fails;
     }
 
     /// The size of both files, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.recording.end + self.tail.end
+        self.recording.end() + self.tail.end()
     }
 
     /// The number of the next second.
@@ -399,18 +368,26 @@ impl Store {
         self.next
     }
 
+    fn find_room(&self) -> io::Result<()> {
+        #[cfg(test)]
+        if self.fails {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+
     /// Writes facts that hold for the following seconds.
     ///
     /// # Errors
     /// When they cannot be written.
     pub fn write_facts(&mut self, facts: &Facts) -> io::Result<()> {
+        self.find_room()?;
         let facts = Facts {
             number: self.facts,
             session: self.session,
             ..facts.clone()
         };
-        self.recording
-            .append(Kind::Facts, &serde_json::to_vec(&facts)?)?;
+        self.recording.append(FACTS, &serde_json::to_vec(&facts)?)?;
         self.facts += 1;
         Ok(())
     }
@@ -422,6 +399,7 @@ impl Store {
         declared: &[Identity],
         level: Compression,
     ) -> io::Result<Vec<u8>> {
+        self.find_room()?;
         let block = Block {
             facts: self.facts.saturating_sub(1),
             first,
@@ -448,7 +426,7 @@ impl Store {
             declared,
             Compression::fast(),
         )?;
-        self.tail.append(Kind::Seconds, &payload)
+        self.tail.append(SECONDS, &payload)
     }
 
     /// Writes a block, and empties the tail.
@@ -457,7 +435,7 @@ impl Store {
     /// When it cannot be written; the tail stays.
     pub fn write_block(&mut self, seconds: &[Second], declared: &[Identity]) -> io::Result<()> {
         let payload = self.payload(self.next, seconds, declared, Compression::default())?;
-        self.recording.append(Kind::Seconds, &payload)?;
+        self.recording.append(SECONDS, &payload)?;
         self.skip(seconds.len());
         self.tail.cut(MAGIC.len() as u64)
     }

@@ -55,8 +55,7 @@ impl Roster {
 
     /// Updates the selection, and returns the listing of the next snapshot.
     pub fn update(&mut self, snapshot: &LedgerSnapshot) -> Listing {
-        let present: std::collections::HashSet<u32> =
-            snapshot.guests.iter().map(|guest| guest.number).collect();
+        let present = snapshot.numbers();
         self.places.retain(|number, _| present.contains(number));
         let mut free = self.most.saturating_sub(self.places.len());
         let mut listing = Listing::default();
@@ -118,22 +117,10 @@ fn difference(total: &GuestTotals, part: &GuestTotals) -> GuestTotals {
             .saturating_since(part.stages.get(stage));
         stages.add(stage, time);
     }
-    let (all, out) = (total.exchanges, part.exchanges);
-    let mut exchanges = all;
-    exchanges.received = all.received.saturating_sub(out.received);
-    exchanges.sent = all.sent.saturating_sub(out.sent);
-    exchanges.bytes = all.bytes.saturating_sub(out.bytes);
-    exchanges.block_requests = all.block_requests.saturating_sub(out.block_requests);
-    exchanges.exits = all
-        .exits
-        .map(|exits| exits.saturating_sub(out.exits.unwrap_or(0)));
-    exchanges.pages = all
-        .pages
-        .map(|pages| pages.saturating_sub(out.pages.unwrap_or(0)));
     GuestTotals {
         stages,
         energy: Joules((total.energy.0 - part.energy.0).max(0.0)),
-        exchanges,
+        exchanges: total.exchanges.without(&part.exchanges),
         error: total.error.saturating_since(part.error),
     }
 }

@@ -22,10 +22,7 @@ const SHORTEST: f64 = 10.0;
 const LEAST_SHARE: f64 = 0.01;
 /// The processor time of a notification, in seconds. Least: the exit of the cost model with the cheapest one (`rome`, 1,360
 /// cycles) at 3.5 GHz. Most: the dearest exit (`genoa`, 3,390), an interrupt (1,000) and a context switch (1,500) at 2 GHz.
-pub const PRICE: Range = Range {
-    low: 0.4e-6,
-    high: 2.9e-6,
-};
+pub const PRICE: Range = range(0.4e-6, 2.9e-6);
 
 /// The ends of an estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -34,6 +31,10 @@ pub struct Range {
     pub low: f64,
     /// The upper end.
     pub high: f64,
+}
+
+const fn range(low: f64, high: f64) -> Range {
+    Range { low, high }
 }
 
 /// The rates of a guest, as the ledger counts them. Times are processors.
@@ -124,19 +125,25 @@ struct Knob {
 }
 
 /// A timer of the guest: an exit to set it, and mostly one when it expires.
-const GUEST_TIMER: Range = Range {
-    low: 1.0,
-    high: 2.0,
-};
+const GUEST_TIMER: Range = range(1.0, 2.0);
 /// A timer of the host's kernel: its interrupt, and a wake-up of the worker that may run anyway.
-const HOST_TIMER: Range = Range {
-    low: 0.5,
-    high: 1.5,
-};
+const HOST_TIMER: Range = range(0.5, 1.5);
 /// A timer of QEMU's main loop: a wake-up with system calls.
-const QEMU_TIMER: Range = Range {
-    low: 1.0,
-    high: 3.0,
+const QEMU_TIMER: Range = range(1.0, 3.0);
+
+const fn delay(seconds: f64, timer: Range) -> Effect {
+    Effect::Delay { seconds, timer }
+}
+
+/// A knob of what a guest receives, whatever moves the frames.
+const OF_RECEIVED: Knob = Knob {
+    knob: "",
+    platform: None,
+    settings: "",
+    effect: Effect::Hidden(""),
+    receives: true,
+    sends: false,
+    mover: Mover::Any,
 };
 
 const KNOBS: &[Knob] = &[
@@ -144,34 +151,21 @@ const KNOBS: &[Knob] = &[
         knob: "the guest's deferral, 0.1 ms",
         platform: Some("deferral-0.1ms"),
         settings: "guest.napi_defer_hard_irqs = 1, guest.gro_flush_timeout = 100_000",
-        effect: Effect::Delay {
-            seconds: 1e-4,
-            timer: GUEST_TIMER,
-        },
-        receives: true,
-        sends: false,
-        mover: Mover::Any,
+        effect: delay(1e-4, GUEST_TIMER),
+        ..OF_RECEIVED
     },
     Knob {
         knob: "the guest's deferral, 1 ms",
         platform: Some("deferral-1ms"),
         settings: "guest.napi_defer_hard_irqs = 1, guest.gro_flush_timeout = 1_000_000",
-        effect: Effect::Delay {
-            seconds: 1e-3,
-            timer: GUEST_TIMER,
-        },
-        receives: true,
-        sends: false,
-        mover: Mover::Any,
+        effect: delay(1e-3, GUEST_TIMER),
+        ..OF_RECEIVED
     },
     Knob {
         knob: "vtax-nic, adaptive, 1 ms",
         platform: Some("adaptive"),
         settings: "nic.backend = \"vtax\", nic.datapath = \"kernel\", nic.hold_us = 1000",
-        effect: Effect::Delay {
-            seconds: 1e-3,
-            timer: HOST_TIMER,
-        },
+        effect: delay(1e-3, HOST_TIMER),
         receives: true,
         sends: true,
         mover: Mover::Vhost,
@@ -180,10 +174,7 @@ const KNOBS: &[Knob] = &[
         knob: "QEMU's timer, 0.15 ms",
         platform: Some("tap-timer"),
         settings: "vm.tx_timer = 150_000",
-        effect: Effect::Delay {
-            seconds: 1.5e-4,
-            timer: QEMU_TIMER,
-        },
+        effect: delay(1.5e-4, QEMU_TIMER),
         receives: false,
         sends: true,
         mover: Mover::Qemu,
@@ -204,9 +195,7 @@ const KNOBS: &[Knob] = &[
         effect: Effect::Hidden(
             "the host's counters do not show whether the guest's programs wait in poll, select or reads",
         ),
-        receives: true,
-        sends: false,
-        mover: Mover::Any,
+        ..OF_RECEIVED
     },
     Knob {
         knob: "the guest's IRQ suspension",
@@ -215,9 +204,7 @@ const KNOBS: &[Knob] = &[
         effect: Effect::Hidden(
             "it serves only programs that set prefer_busy_poll on their epoll, which the host's counters do not show",
         ),
-        receives: true,
-        sends: false,
-        mover: Mover::Any,
+        ..OF_RECEIVED
     },
     Knob {
         knob: "the guest's adaptive moderation (DIM)",
@@ -226,9 +213,7 @@ const KNOBS: &[Knob] = &[
         effect: Effect::Hidden(
             "it needs a device that offers notification coalescing, which QEMU's own does not, and the host's counters do not show the device",
         ),
-        receives: true,
-        sends: false,
-        mover: Mover::Any,
+        ..OF_RECEIVED
     },
 ];
 

@@ -1,34 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The queue of samples to push, on disk. It survives outages, `kill -9` and restarts.
 //!
-//! The queue is a directory of segments. A segment is a sequence of records:
+//! The queue is a directory of segments. A segment is a [`vtax_files::log`] of records:
 //!
 //! ```text
-//! 1 sent | 4 length of the payload | 4 CRC-32 of what follows | 8 time, ms | 4 samples | payload
+//! 8 time, ms | 4 samples | payload
 //! ```
 //!
-//! Numbers are little endian. `sent` is 1 in a delivered record, and marks all records before it as delivered too: a
-//! delivery writes one byte, and no separate cursor exists. The kernel decides when it writes to the disk: a power cut
-//! loses the records that it had not written.
+//! Numbers are little endian. A delivered record is of the kind [`SENT`], and marks all records before it as delivered
+//! too: a delivery writes one byte, and no separate cursor exists.
 
 use rustix::fs::FlockOperation;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
-use std::os::unix::fs::FileExt;
+use std::io;
 use std::path::Path;
 use vtax_files::Dir;
+use vtax_files::log::{Frames, HEAD, Log, LogError};
 
-const HEAD: usize = 21;
-/// Offset of the checksummed part of a record.
-const CHECKED: usize = 9;
+/// The first bytes of a segment.
+const MAGIC: &[u8] = b"vtax-queue 1";
+/// The kind of a record that was not delivered.
+const WAITING: u8 = 1;
+/// The kind of a record that was delivered.
+const SENT: u8 = 2;
 /// Segments of a full queue, including the segment being written. Dropping the oldest records drops one segment.
 const SEGMENTS: u64 = 16;
 
 /// A record that was not delivered yet.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// Size of head and payload, in bytes.
+    /// Size of its frame, in bytes.
     bytes: u64,
     samples: u32,
     time: i64,
@@ -38,9 +40,8 @@ struct Entry {
 struct Segment {
     number: u64,
     name: String,
-    file: File,
-    /// Size of all records, delivered or not, in bytes.
-    bytes: u64,
+    /// All records, delivered or not.
+    log: Log,
     /// Offset of the first undelivered record.
     next: u64,
     waiting: VecDeque<Entry>,
@@ -101,7 +102,7 @@ impl Queue {
         };
         let mut notes = Vec::new();
         for (number, name) in found {
-            let (segment, note) = Segment::read(number, name, &queue.directory, limit)?;
+            let (segment, note) = Segment::read(number, name, &queue.directory)?;
             notes.extend(note);
             if segment.waiting.is_empty() {
                 queue.directory.remove_file(&segment.name)?;
@@ -118,39 +119,33 @@ impl Queue {
     /// # Errors
     /// When the record cannot be written. The queue is unchanged, except for dropped segments.
     pub(super) fn append(&mut self, time: i64, samples: u32, payload: &[u8]) -> io::Result<u64> {
-        let mut record = vec![0; HEAD];
-        record.extend_from_slice(payload);
-        let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
-        put(&mut record, 1, &length.to_le_bytes());
-        put(&mut record, CHECKED, &time.to_le_bytes());
-        put(&mut record, CHECKED + 8, &samples.to_le_bytes());
-        let checksum = crc32fast::hash(record.get(CHECKED..).unwrap_or_default());
-        put(&mut record, 5, &checksum.to_le_bytes());
-        let bytes = record.len() as u64;
+        let mut record = time.to_le_bytes().to_vec();
+        record.extend(samples.to_le_bytes());
+        record.extend(payload);
+        let bytes = (HEAD + record.len()) as u64;
+        // It may begin a segment.
+        let most = bytes + MAGIC.len() as u64;
         let mut dropped = 0;
-        while self.bytes() + bytes > self.limit
+        while self.bytes() + most > self.limit
             && let Some(oldest) = self.segments.pop_front()
         {
             dropped += oldest.samples();
             self.directory.remove_file(&oldest.name)?;
         }
-        if bytes > self.limit {
+        if most > self.limit {
             return Ok(dropped + u64::from(samples));
         }
-        let is_full =
-            |segment: &Segment| segment.bytes > 0 && segment.bytes + bytes > self.limit / SEGMENTS;
+        let is_full = |segment: &Segment| {
+            let end = segment.log.end();
+            end > 0 && end + bytes > self.limit / SEGMENTS
+        };
         if self.segments.back().is_none_or(is_full) {
             self.begin_segment()?;
         }
         let Some(segment) = self.segments.back_mut() else {
             return Err(io::Error::other("the queue has no segment"));
         };
-        if let Err(cause) = segment.file.write_all_at(&record, segment.bytes) {
-            // A full disk may have written a part of the record.
-            let _ = segment.file.set_len(segment.bytes);
-            return Err(cause);
-        }
-        segment.bytes += bytes;
+        segment.log.append(WAITING, &record)?;
         segment.waiting.push_back(Entry {
             bytes,
             samples,
@@ -161,12 +156,12 @@ impl Queue {
 
     fn begin_segment(&mut self) -> io::Result<()> {
         let name = format!("{:020}.queue", self.number);
+        let file = self.directory.new_file(&name)?;
         let segment = Segment {
             number: self.number,
-            file: self.directory.new_file(&name)?,
             name,
-            bytes: 0,
-            next: 0,
+            log: Log::new(file, MAGIC, 0),
+            next: MAGIC.len() as u64,
             waiting: VecDeque::new(),
         };
         self.number += 1;
@@ -197,15 +192,15 @@ impl Queue {
             if read > 0 && read + length > bytes {
                 break;
             }
-            let mut record = vec![0; length];
-            segment.file.read_exact_at(&mut record, at)?;
-            if !is_whole(&record) {
+            let record = segment.log.read(at, length)?;
+            let payload = record.as_deref().and_then(|record| Some(split(record)?.2));
+            let Some(payload) = payload else {
                 return Err(io::Error::other(format!(
                     "{} was changed by another program",
                     self.directory.path().join(&segment.name).display()
                 )));
-            }
-            batch.records.push(record.split_off(HEAD));
+            };
+            batch.records.push(payload.to_vec());
             batch.samples += u64::from(entry.samples);
             at += entry.bytes;
             read += length;
@@ -233,11 +228,11 @@ impl Queue {
             }
         }
         if !segment.waiting.is_empty() {
-            return segment.file.write_all_at(&[1], last);
+            return segment.log.set_kind(last, SENT);
         }
         if is_last {
-            (segment.bytes, segment.next) = (0, 0);
-            return segment.file.set_len(0);
+            segment.next = MAGIC.len() as u64;
+            return segment.log.cut(0);
         }
         let name = segment.name.clone();
         self.segments.pop_front();
@@ -254,7 +249,7 @@ impl Queue {
 
     /// Returns the size of all segments on disk, in bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.bytes).sum()
+        self.segments.iter().map(|segment| segment.log.end()).sum()
     }
 
     /// Returns the time of the oldest undelivered record, in ms since 1970.
@@ -278,44 +273,57 @@ impl Queue {
 impl Segment {
     /// Reads a segment of an earlier exporter and cuts off an incomplete tail. Allocates no memory for bytes that the
     /// file only claims to hold.
-    fn read(
-        number: u64,
-        name: String,
-        directory: &Dir,
-        limit: u64,
-    ) -> io::Result<(Self, Option<String>)> {
+    fn read(number: u64, name: String, directory: &Dir) -> io::Result<(Self, Option<String>)> {
         let file = directory.edit(&name)?;
         let length = file.metadata()?.len();
-        let mut segment = Self {
-            number,
-            name,
-            file,
-            bytes: 0,
-            next: 0,
-            waiting: VecDeque::new(),
-        };
-        let mut rest = BufReader::new(segment.file.try_clone()?);
-        // A record that is longer than the whole queue was never appended.
-        let left = |segment: &Self| (length - segment.bytes).min(limit);
-        while let Some((entry, is_sent)) = next_record(&mut rest, left(&segment))? {
-            segment.bytes += entry.bytes;
-            if is_sent {
-                segment.waiting.clear();
-                segment.next = segment.bytes;
-            } else {
-                segment.waiting.push_back(entry);
+        let path = directory.path().join(&name);
+        let (mut next, mut end, mut waiting) = (MAGIC.len() as u64, 0, VecDeque::new());
+        match Frames::open(&file, MAGIC) {
+            Ok(frames) => {
+                let mut frames = frames.until_damage();
+                end = frames.end();
+                while let Some((kind, record)) = frames.next_frame()? {
+                    let Some((time, samples, _)) = split(&record) else {
+                        break;
+                    };
+                    end = frames.end();
+                    if kind == SENT {
+                        waiting.clear();
+                        next = end;
+                    } else {
+                        let bytes = (HEAD + record.len()) as u64;
+                        waiting.push_back(Entry {
+                            bytes,
+                            samples,
+                            time,
+                        });
+                    }
+                }
             }
+            Err(LogError::Io(cause)) => return Err(cause),
+            Err(error @ LogError::Version { .. }) => {
+                return Err(io::Error::other(format!("{}: {error}", path.display())));
+            }
+            Err(LogError::Other) => {}
         }
-        let note = (segment.bytes < length).then(|| {
+        let mut log = Log::new(file, MAGIC, end);
+        let note = (end < length).then(|| {
+            let cut = length - end;
             format!(
-                "the last {} bytes of {} are no whole record: they are cut off",
-                length - segment.bytes,
-                directory.path().join(&segment.name).display()
+                "the last {cut} bytes of {} are no whole record: they are cut off",
+                path.display()
             )
         });
         if note.is_some() {
-            segment.file.set_len(segment.bytes)?;
+            log.cut(end)?;
         }
+        let segment = Self {
+            number,
+            name,
+            log,
+            next,
+            waiting,
+        };
         Ok((segment, note))
     }
 
@@ -325,55 +333,15 @@ impl Segment {
     }
 }
 
-fn put(into: &mut [u8], at: usize, bytes: &[u8]) {
-    if let Some(place) = into.get_mut(at..at + bytes.len()) {
-        place.copy_from_slice(bytes);
-    }
-}
-
-fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
-    bytes.get(at..at + N)?.try_into().ok()
-}
-
-fn is_whole(record: &[u8]) -> bool {
-    array(record, 5).map(u32::from_le_bytes) == record.get(CHECKED..).map(crc32fast::hash)
-}
-
-/// Reads the next record of a segment, if it is complete and has at most `left` bytes, and whether it was delivered.
-fn next_record(from: &mut impl Read, left: u64) -> io::Result<Option<(Entry, bool)>> {
-    let mut head = [0; HEAD];
-    if left < HEAD as u64 {
-        return Ok(None);
-    }
-    from.read_exact(&mut head)?;
-    let [length, checksum] = [1, 5].map(|at| array(&head, at).map(u32::from_le_bytes));
-    let (Some(length), Some(checksum)) = (length, checksum) else {
-        return Ok(None);
-    };
-    let bytes = HEAD as u64 + u64::from(length);
-    if bytes > left {
-        return Ok(None);
-    }
-    let mut hash = crc32fast::Hasher::new();
-    hash.update(head.get(CHECKED..).unwrap_or_default());
-    let mut payload = u64::from(length);
-    let mut part = [0; 4096];
-    while payload > 0 {
-        let most = usize::try_from(payload).map_or(part.len(), |payload| payload.min(part.len()));
-        let (now, _) = part.split_at_mut(most);
-        from.read_exact(now)?;
-        hash.update(now);
-        payload -= most as u64;
-    }
-    let (Some(samples), Some(time)) = (array(&head, CHECKED + 8), array(&head, CHECKED)) else {
-        return Ok(None);
-    };
-    let entry = Entry {
-        bytes,
-        samples: u32::from_le_bytes(samples),
-        time: i64::from_le_bytes(time),
-    };
-    Ok((hash.finalize() == checksum).then_some((entry, head.first() == Some(&1))))
+/// The time, the number of samples and the payload of a record.
+fn split(record: &[u8]) -> Option<(i64, u32, &[u8])> {
+    let (time, rest) = record.split_first_chunk()?;
+    let (samples, payload) = rest.split_first_chunk()?;
+    Some((
+        i64::from_le_bytes(*time),
+        u32::from_le_bytes(*samples),
+        payload,
+    ))
 }
 
 #[cfg(test)]
@@ -381,9 +349,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::fs;
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 
     const LIMIT: u64 = 1 << 20;
+    /// Bytes of a record beside its payload.
+    const FRAME: u64 = HEAD as u64 + 12;
 
     fn open(directory: &Path) -> (Queue, Vec<String>) {
         Queue::open(directory, LIMIT).unwrap()
@@ -505,7 +475,10 @@ mod tests {
         let file = File::options().write(true).open(&path).unwrap();
         // Larger than the memory of any machine, also where it claims a record of 4 GiB.
         file.set_len(1 << 42).unwrap();
-        file.write_all_at(&u32::MAX.to_le_bytes(), HEAD as u64 + 4 + 1)
+        let claimed = MAGIC.len() as u64 + FRAME + 4;
+        file.write_all_at(&[0xF6, b'v', b't', b'x'], claimed)
+            .unwrap();
+        file.write_all_at(&u32::MAX.to_le_bytes(), claimed + 4)
             .unwrap();
         let (mut queue, notes) = open(directory.path());
         assert_eq!(notes.len(), 1, "{notes:?}");
@@ -532,7 +505,7 @@ mod tests {
     proptest! {
         /// Records before a truncated or changed byte remain readable.
         #[test]
-        fn a_torn_or_damaged_tail_is_cut_and_reported(at in 0usize..3210, flip in proptest::bool::ANY) {
+        fn a_torn_or_damaged_tail_is_cut_and_reported(at in 0usize..3250, flip in proptest::bool::ANY) {
             let directory = tempfile::tempdir().unwrap();
             let (mut queue, _) = open(directory.path());
             let records: Vec<Vec<u8>> = (0..10u8).map(|n| vec![n; 300]).collect();
@@ -542,14 +515,15 @@ mod tests {
             drop(queue);
             let path = directory.path().join("00000000000000000001.queue");
             let mut content = fs::read(&path).unwrap();
-            prop_assert_eq!(content.len(), 3210);
-            // The `sent` byte of a record has no checksum.
-            prop_assume!(!(flip && at % 321 == 0));
-            if flip { content[at] ^= 0x55 } else { content.truncate(at) }
+            prop_assert_eq!(content.len(), MAGIC.len() + 3250);
+            // The kind of a record has no checksum.
+            prop_assume!(!(flip && at % 325 == 12));
+            let place = MAGIC.len() + at;
+            if flip { content[place] ^= 0x55 } else { content.truncate(place) }
             fs::write(&path, content).unwrap();
             let (mut queue, notes) = open(directory.path());
-            prop_assert_eq!(notes.len(), usize::from(flip || at % 321 != 0));
-            prop_assert_eq!(all(&mut queue), &records[..at / 321]);
+            prop_assert_eq!(notes.len(), usize::from(flip || at % 325 != 0));
+            prop_assert_eq!(all(&mut queue), &records[..at / 325]);
         }
     }
 }
