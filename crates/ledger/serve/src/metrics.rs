@@ -4,10 +4,11 @@
 //! All families are written from one immutable snapshot: the series of one scrape are of one interval, and a guest
 //! that has ended has no series.
 
-use crate::roster::{Listing, Sum};
+use crate::roster::Listing;
 use std::time::Duration;
 use vtax_charge::{ChargedGuest, LedgerSnapshot, softirq_source};
 use vtax_charge::{GuestTotals, Stage};
+use vtax_core::{Joules, Nanoseconds};
 use vtax_http::metrics::{Exposition, Families, Format, Kind};
 use vtax_inventory::Platform;
 use vtax_meter::Fit;
@@ -71,90 +72,110 @@ pub fn write(snapshot: &LedgerSnapshot, listing: &Listing, own: &Own, format: Fo
 
 /// Writes every metric family to `out`. Scrapes and pushes share this list.
 pub fn families(out: &mut dyn Families, snapshot: &LedgerSnapshot, listing: &Listing, own: &Own) {
-    about(out, snapshot);
-    guests(out, snapshot, listing);
-    rest(out, snapshot, listing);
-    exporter(out, snapshot, listing, own);
-    pushes(out, &own.pushes);
+    let page = &mut Page(out);
+    about(page, snapshot);
+    guests(page, snapshot, listing);
+    rest(page, snapshot, listing);
+    exporter(page, snapshot, listing, own);
+    pushes(page, &own.pushes);
+}
+
+/// The last words of names that are units.
+const UNITS: [&str; 6] = ["seconds", "bytes", "joules", "packets", "pages", "ratio"];
+
+type Labels<'a> = [(&'a str, &'a str)];
+
+struct Page<'a>(&'a mut dyn Families);
+
+impl Page<'_> {
+    /// Begins a family.
+    fn family(&mut self, kind: Kind, name: &str, help: &str) {
+        let last = name.rsplit('_').next();
+        let unit = UNITS.into_iter().find(|unit| Some(*unit) == last);
+        self.0.family(name, kind, unit, help);
+    }
+
+    fn sample(&mut self, labels: &Labels<'_>, value: f64) {
+        self.0.sample(labels, value);
+    }
+
+    /// A family of one sample without labels.
+    fn one(&mut self, kind: Kind, name: &str, help: &str, value: f64) {
+        self.family(kind, name, help);
+        self.sample(&[], value);
+    }
+
+    /// A family of one sample that is information in labels.
+    fn info(&mut self, name: &str, help: &str, labels: &Labels<'_>) {
+        self.family(Kind::Info, name, help);
+        self.sample(labels, 1.0);
+    }
 }
 
 fn count(value: u64) -> f64 {
     value as f64
 }
 
-fn about(out: &mut dyn Families, snapshot: &LedgerSnapshot) {
+fn about(page: &mut Page<'_>, snapshot: &LedgerSnapshot) {
     let version = env!("CARGO_PKG_VERSION");
-    out.family(
+    page.info(
         "vtax_build",
-        Kind::Info,
-        None,
         "The vtax that exports this.",
-    );
-    out.sample(&[("version", version)], 1.0);
-    out.family(
-        "vtax_charge",
-        Kind::Info,
-        None,
-        "How soft interrupts are charged (traced or counted), how the kernel accounts interrupts, what the energy covers and whether it is measured.",
+        &[("version", version)],
     );
     let (covers, source) = match &snapshot.energy_source {
         Some((covers, source)) => (covers.as_str(), source.to_string()),
         None => ("nothing", "none".to_owned()),
     };
-    let softirq_source = softirq_source(snapshot.method).to_string();
-    out.sample(
+    page.info(
+        "vtax_charge",
+        "How soft interrupts are charged (traced or counted), how the kernel accounts interrupts, what the energy covers and whether it is measured.",
         &[
             ("method", snapshot.method),
-            ("softirq_source", &softirq_source),
+            ("softirq_source", &softirq_source(snapshot.method).to_string()),
             ("irq_accounting", snapshot.irq_accounting.name()),
             ("energy_covers", covers),
             ("energy_source", &source),
         ],
-        1.0,
     );
-    if let Some(model) = &snapshot.power_model {
-        out.family(
-            "vtax_power_model",
-            Kind::Info,
-            None,
-            "The power model that computes the energy: its date, file and coverage, the meter that it was fitted to, and how far it is off.",
-        );
-        let watts = |of: fn(&Fit) -> f64| {
-            let fit = model.fit.as_ref();
-            fit.map_or(String::new(), |fit| format!("{:.1}", of(fit)))
-        };
-        let fitted_to = model.fit.as_ref().map_or("", |fit| fit.meter.as_str());
-        let file = model.file.as_ref().map(|file| file.display().to_string());
-        out.sample(
-            &[
-                ("name", &model.name),
-                ("date", model.date.as_deref().unwrap_or_default()),
-                ("file", file.as_deref().unwrap_or("built-in")),
-                ("covers", covers),
-                ("fitted_to", fitted_to),
-                ("residual_rms_watts", &watts(|fit| fit.residual_rms_watts)),
-                (
-                    "residual_worst_watts",
-                    &watts(|fit| fit.residual_worst_watts),
-                ),
-            ],
-            1.0,
-        );
-    }
+    let Some(model) = &snapshot.power_model else {
+        return;
+    };
+    let watts = |of: fn(&Fit) -> f64| {
+        let fit = model.fit.as_ref();
+        fit.map_or(String::new(), |fit| format!("{:.1}", of(fit)))
+    };
+    let file = model.file.as_ref().map(|file| file.display().to_string());
+    page.info(
+        "vtax_power_model",
+        "The power model that computes the energy: its date, file and coverage, the meter that it was fitted to, and how far it is off.",
+        &[
+            ("name", &model.name),
+            ("date", model.date.as_deref().unwrap_or_default()),
+            ("file", file.as_deref().unwrap_or("built-in")),
+            ("covers", covers),
+            ("fitted_to", model.fit.as_ref().map_or("", |fit| fit.meter.as_str())),
+            ("residual_rms_watts", &watts(|fit| fit.residual_rms_watts)),
+            ("residual_worst_watts", &watts(|fit| fit.residual_worst_watts)),
+        ],
+    );
 }
 
 /// The labels of every counter of energy: its source, and the name of the model where one computes it. `None` without
 /// a meter.
-fn of_energy(snapshot: &LedgerSnapshot) -> Option<Vec<(&'static str, String)>> {
-    let (_, source) = snapshot.energy_source.as_ref()?;
+fn of_energy<'a>(
+    snapshot: &'a LedgerSnapshot,
+    source: &'a Option<String>,
+) -> Option<Vec<(&'static str, &'a str)>> {
     let model = snapshot.power_model.as_ref();
-    let model = model.map(|model| ("model", model.name.clone()));
-    Some(
-        [("source", source.to_string())]
-            .into_iter()
-            .chain(model)
-            .collect(),
-    )
+    let model = model.map(|model| ("model", model.name.as_str()));
+    let of_source = ("source", source.as_deref()?);
+    Some([of_source].into_iter().chain(model).collect())
+}
+
+fn energy_source(snapshot: &LedgerSnapshot) -> Option<String> {
+    let source = snapshot.energy_source.as_ref();
+    source.map(|(_, source)| source.to_string())
 }
 
 /// Returns whether guests of a platform can have a stage. A stage that is always zero has no series.
@@ -168,126 +189,116 @@ fn has(platform: Platform, stage: Stage) -> bool {
     }
 }
 
-fn guests(out: &mut dyn Families, snapshot: &LedgerSnapshot, listing: &Listing) {
+/// A number of a guest, from its last interval and its totals.
+type OfGuest = fn(&ChargedGuest, &GuestTotals) -> Option<f64>;
+
+const HIDDEN: (&str, &str, OfGuest) = (
+    "vtax_guest_hidden_cpu_ratio",
+    "Share of a guest's processor time in the last interval that was not its own code. Absent while it uses none.",
+    |guest, _| guest.hidden(),
+);
+
+const ERROR: (&str, &str, OfGuest) = (
+    "vtax_guest_cpu_error_seconds",
+    "How far vtax_guest_cpu_seconds of a guest may be off, all stages together: over any window, at most by what this grew. Absent where the times are measured.",
+    |_, total| Some(total.error.as_secs_f64()),
+);
+
+const EXCHANGES: [(&str, &str, OfGuest); 6] = [
+    (
+        "vtax_guest_receive_packets",
+        "Packets that a guest received.",
+        |_, total| Some(count(total.exchanges.received)),
+    ),
+    (
+        "vtax_guest_transmit_packets",
+        "Packets that a guest sent.",
+        |_, total| Some(count(total.exchanges.sent)),
+    ),
+    (
+        "vtax_guest_network_bytes",
+        "Bytes that a guest received and sent.",
+        |_, total| Some(count(total.exchanges.bytes)),
+    ),
+    (
+        "vtax_guest_block_requests",
+        "Block requests that completed for a guest.",
+        |_, total| Some(count(total.exchanges.block_requests)),
+    ),
+    (
+        "vtax_guest_exits",
+        "VM exits of a guest, where the kernel shows them.",
+        |_, total| total.exchanges.exits.map(count),
+    ),
+    (
+        "vtax_guest_exchanged_pages",
+        "Pages that back ends exchanged with a Xen domain, where BPF works.",
+        |_, total| total.exchanges.pages.map(count),
+    ),
+];
+
+fn guests(page: &mut Page<'_>, snapshot: &LedgerSnapshot, listing: &Listing) {
     let listed: Vec<(&ChargedGuest, &GuestTotals)> = listing
         .listed
         .iter()
         .filter_map(|(index, total)| Some((snapshot.guests.get(*index)?, total)))
         .collect();
-    out.family("vtax_guest", Kind::Info, None, "A guest of this host.");
+    page.family(Kind::Info, "vtax_guest", "A guest of this host.");
     for (guest, _) in &listed {
-        let number = guest.number.to_string();
-        out.sample(
-            &[
-                ("guest", &guest.name),
-                ("platform", guest.platform.name()),
-                ("manager", guest.manager.unwrap_or("")),
-                ("uuid", guest.uuid.as_deref().unwrap_or("")),
-                ("number", &number),
-            ],
-            1.0,
-        );
+        let labels = [
+            ("guest", guest.name.as_str()),
+            ("platform", guest.platform.name()),
+            ("manager", guest.manager.unwrap_or("")),
+            ("uuid", guest.uuid.as_deref().unwrap_or("")),
+            ("number", &guest.number.to_string()),
+        ];
+        page.sample(&labels, 1.0);
     }
-    out.family(
-        "vtax_guest_cpu_seconds",
+    page.family(
         Kind::Counter,
-        Some("seconds"),
+        "vtax_guest_cpu_seconds",
         "Host processor time that a guest caused, by stage: its own code (vcpu), its monitor (emulator, iothread), vhost workers, soft interrupts, Xen backends.",
     );
     for (guest, total) in &listed {
         for stage in Stage::CHARGED {
             let time = total.stages.get(stage);
             if time.0 > 0 || has(guest.platform, stage) {
-                let labels = [
-                    ("guest", guest.name.as_str()),
-                    ("platform", guest.platform.name()),
-                    ("stage", stage.name()),
-                ];
-                out.sample(&labels, time.as_secs_f64());
+                let [name, platform] = labels(guest);
+                page.sample(
+                    &[name, platform, ("stage", stage.name())],
+                    time.as_secs_f64(),
+                );
             }
         }
     }
-    if listed.iter().any(|(guest, _)| guest.total.error.0 > 0) {
-        out.family(
-            "vtax_guest_cpu_error_seconds",
-            Kind::Counter,
-            Some("seconds"),
-            "How far vtax_guest_cpu_seconds of a guest may be off, all stages together: over any window, at most by what this grew. Absent where the times are measured.",
-        );
+    let each = |page: &mut Page<'_>, kind: Kind, (name, help, of): (&str, &str, OfGuest)| {
+        page.family(kind, name, help);
         for (guest, total) in &listed {
-            out.sample(&labels(guest), total.error.as_secs_f64());
+            if let Some(value) = of(guest, total) {
+                page.sample(&labels(guest), value);
+            }
         }
+    };
+    if listed.iter().any(|(guest, _)| guest.total.error.0 > 0) {
+        each(page, Kind::Counter, ERROR);
     }
-    out.family(
-        "vtax_guest_hidden_cpu_ratio",
-        Kind::Gauge,
-        Some("ratio"),
-        "Share of a guest's processor time in the last interval that was not its own code. Absent while it uses none.",
-    );
-    for (guest, _) in &listed {
-        if let Some(hidden) = guest.hidden() {
-            out.sample(&labels(guest), hidden);
-        }
-    }
-    if let Some(energy) = of_energy(snapshot) {
-        out.family(
-            "vtax_guest_energy_joules",
+    each(page, Kind::Gauge, HIDDEN);
+    let source = energy_source(snapshot);
+    if let Some(energy) = of_energy(snapshot, &source) {
+        page.family(
             Kind::Counter,
-            Some("joules"),
+            "vtax_guest_energy_joules",
             "Energy charged to a guest. The label source is measured or modelled; model names the power model.",
         );
         for (guest, total) in &listed {
-            let energy = energy.iter().map(|(name, value)| (*name, value.as_str()));
-            let all: Vec<(&str, &str)> = labels(guest).into_iter().chain(energy).collect();
-            out.sample(&all, total.energy.0);
+            page.sample(
+                &[&labels(guest), energy.as_slice()].concat(),
+                total.energy.0,
+            );
         }
     }
-    type Counted = fn(&GuestTotals) -> Option<u64>;
-    let counts: [(&str, Option<&str>, &str, Counted); 6] = [
-        (
-            "vtax_guest_receive_packets",
-            Some("packets"),
-            "Packets that a guest received.",
-            |total| Some(total.exchanges.received),
-        ),
-        (
-            "vtax_guest_transmit_packets",
-            Some("packets"),
-            "Packets that a guest sent.",
-            |total| Some(total.exchanges.sent),
-        ),
-        (
-            "vtax_guest_network_bytes",
-            Some("bytes"),
-            "Bytes that a guest received and sent.",
-            |total| Some(total.exchanges.bytes),
-        ),
-        (
-            "vtax_guest_block_requests",
-            None,
-            "Block requests that completed for a guest.",
-            |total| Some(total.exchanges.block_requests),
-        ),
-        (
-            "vtax_guest_exits",
-            None,
-            "VM exits of a guest, where the kernel shows them.",
-            |total| total.exchanges.exits,
-        ),
-        (
-            "vtax_guest_exchanged_pages",
-            Some("pages"),
-            "Pages that back ends exchanged with a Xen domain, where BPF works.",
-            |total| total.exchanges.pages,
-        ),
-    ];
-    for (name, unit, help, value) in counts {
-        out.family(name, Kind::Counter, unit, help);
-        for (guest, total) in &listed {
-            if let Some(value) = value(total) {
-                out.sample(&labels(guest), count(value));
-            }
-        }
+    for family in EXCHANGES {
+        each(page, Kind::Counter, family);
     }
 }
 
@@ -296,63 +307,56 @@ fn labels(guest: &ChargedGuest) -> [(&'static str, &str); 2] {
 }
 
 /// Writes the families of time and energy outside of listed guests, so that the sums close.
-fn rest(out: &mut dyn Families, snapshot: &LedgerSnapshot, listing: &Listing) {
+fn rest(page: &mut Page<'_>, snapshot: &LedgerSnapshot, listing: &Listing) {
     let totals = &snapshot.totals;
-    let mut cpu = |name: &str, help: &str, samples: &[(&[(&str, &str)], f64)]| {
-        out.family(name, Kind::Counter, Some("seconds"), help);
-        for (labels, value) in samples {
-            out.sample(labels, *value);
-        }
-    };
-    cpu(
+    page.family(
+        Kind::Counter,
         "vtax_host_cpu_seconds",
         "Processor time of the host itself: its tasks, and soft interrupts for no guest.",
-        &[
-            (&[("kind", "tasks")], totals.host.as_secs_f64()),
-            (&[("kind", "softirq")], totals.host_softirq.as_secs_f64()),
-        ],
     );
+    page.sample(&[("kind", "tasks")], totals.host.as_secs_f64());
+    page.sample(&[("kind", "softirq")], totals.host_softirq.as_secs_f64());
+    let mut cpu = |name: &str, help: &str, time: Nanoseconds| {
+        page.one(Kind::Counter, name, help, time.as_secs_f64());
+    };
     cpu(
         "vtax_unattributed_cpu_seconds",
         "Processor time without an owner. Never spread over the guests.",
-        &[(&[], totals.unattributed.as_secs_f64())],
+        totals.unattributed,
     );
     let (departed, left_out) = (&listing.departed_sum, &listing.left_out_sum);
     cpu(
         "vtax_departed_guests_cpu_seconds",
         "Processor time of guests that are gone. Grows at once by all that a guest had used when it ends, and by guests that lived between two passes: for sums, not for rates.",
-        &[(&[], departed.cpu.as_secs_f64())],
+        departed.cpu,
     );
     cpu(
         "vtax_left_out_guests_cpu_seconds",
         "Processor time of guests while they had no series, since there are more than --max-guests.",
-        &[(&[], left_out.cpu.as_secs_f64())],
+        left_out.cpu,
     );
     cpu(
         "vtax_busy_cpu_seconds",
         "All processor time that was neither idle nor taken away by a hypervisor below: what the other counters add up to.",
-        &[(&[], totals.total.as_secs_f64())],
+        totals.total,
     );
-    let Some(of_energy) = of_energy(snapshot) else {
+    let source = energy_source(snapshot);
+    let Some(of_energy) = of_energy(snapshot, &source) else {
         return;
     };
-    let of_energy = of_energy
-        .iter()
-        .map(|(name, value)| (*name, value.as_str()));
-    let of_energy: Vec<(&str, &str)> = of_energy.collect();
-    let mut energy = |name: &str, help: &str, joules: f64| {
-        out.family(name, Kind::Counter, Some("joules"), help);
-        out.sample(&of_energy, joules);
+    let mut energy = |name: &str, help: &str, joules: Joules| {
+        page.family(Kind::Counter, name, help);
+        page.sample(&of_energy, joules.0);
     };
     energy(
         "vtax_host_energy_joules",
         "Energy of the host itself.",
-        totals.host_energy.0,
+        totals.host_energy,
     );
     energy(
         "vtax_unattributed_energy_joules",
         "Energy of the time without an owner.",
-        totals.unattributed_energy.0,
+        totals.unattributed_energy,
     );
     let parts = totals.guests.values().map(|guest| guest.energy.0);
     let all = parts.sum::<f64>()
@@ -362,179 +366,155 @@ fn rest(out: &mut dyn Families, snapshot: &LedgerSnapshot, listing: &Listing) {
     energy(
         "vtax_energy_joules",
         "All energy: what the other counters of energy add up to.",
-        all,
+        Joules(all),
     );
-    let of = |sum: &Sum| sum.energy.0;
     energy(
         "vtax_departed_guests_energy_joules",
         "Energy of guests that are gone.",
-        of(departed),
+        departed.energy,
     );
     energy(
         "vtax_left_out_guests_energy_joules",
         "Energy of guests while they had no series.",
-        of(left_out),
+        left_out.energy,
     );
 }
 
-fn exporter(out: &mut dyn Families, snapshot: &LedgerSnapshot, listing: &Listing, own: &Own) {
-    let mut gauge = |name: &str, unit: Option<&str>, help: &str, value: f64| {
-        out.family(name, Kind::Gauge, unit, help);
-        out.sample(&[], value);
-    };
+fn exporter(page: &mut Page<'_>, snapshot: &LedgerSnapshot, listing: &Listing, own: &Own) {
+    let mut gauge = |name: &str, help: &str, value: f64| page.one(Kind::Gauge, name, help, value);
     gauge(
         "vtax_guests",
-        None,
         "Guests of this host.",
-        count(snapshot.guests.len() as u64),
+        snapshot.guests.len() as f64,
     );
     gauge(
         "vtax_guests_left_out",
-        None,
         "Guests without series, since there are more than --max-guests.",
-        count(listing.left_out as u64),
+        listing.left_out as f64,
     );
     gauge(
         "vtax_guests_limit",
-        None,
         "Guests that may have series.",
-        count(own.max_guests as u64),
+        own.max_guests as f64,
     );
     gauge(
         "vtax_exporter_interval_seconds",
-        Some("seconds"),
         "Length of the last interval.",
         snapshot.ledger.span.as_secs_f64(),
     );
     gauge(
         "vtax_exporter_snapshot_timestamp_seconds",
-        Some("seconds"),
         "When the last interval ended, in seconds since 1970.",
         snapshot.ended.as_duration().as_secs_f64(),
     );
     gauge(
         "vtax_exporter_snapshot_age_seconds",
-        Some("seconds"),
         "How long ago that was: more than some intervals where passes fail or hang.",
         own.since_pass.as_secs_f64(),
     );
     gauge(
         "vtax_exporter_pass_seconds",
-        Some("seconds"),
         "How long the last pass over all guests took.",
         own.pass_seconds,
     );
     gauge(
         "vtax_exporter_problems",
-        None,
         "What failed in the last pass or works less well than it could; the exporter's output says what.",
-        count(snapshot.problems.len() as u64),
+        snapshot.problems.len() as f64,
     );
     if let Some(bytes) = own.resident_bytes {
         gauge(
             "vtax_exporter_resident_memory_bytes",
-            Some("bytes"),
             "Memory that the exporter holds.",
             count(bytes),
         );
     }
-    let mut counter = |name: &str, unit: Option<&str>, help: &str, value: f64| {
-        out.family(name, Kind::Counter, unit, help);
-        out.sample(&[], value);
-    };
+    let mut counter =
+        |name: &str, help: &str, value: f64| page.one(Kind::Counter, name, help, value);
     counter(
         "vtax_exporter_cpu_seconds",
-        Some("seconds"),
         "Processor time of the exporter itself, scrapes included. Part of the host's.",
         snapshot.own_cpu.as_secs_f64(),
     );
     counter(
         "vtax_exporter_sampling_cpu_seconds",
-        Some("seconds"),
         "The part of it that sampling and charging took.",
         snapshot.sampling_cpu.as_secs_f64(),
     );
     counter(
         "vtax_exporter_passes",
-        None,
         "Passes that succeeded.",
         count(own.passes),
     );
     counter(
         "vtax_exporter_failed_passes",
-        None,
         "Passes that failed as a whole.",
         count(own.failed),
     );
 }
 
-fn pushes(out: &mut dyn Families, states: &[PushState]) {
+/// A number of a push destination.
+type OfPush = fn(&PushState) -> f64;
+
+/// The families of a push destination with one sample each.
+const PUSHES: [(Kind, &str, &str, OfPush); 7] = [
+    (
+        Kind::Gauge,
+        "vtax_push_queue_bytes",
+        "What waits on disk to be pushed.",
+        |state| count(state.queue_bytes),
+    ),
+    (
+        Kind::Gauge,
+        "vtax_push_queue_age_seconds",
+        "How old the oldest sample is that waits to be pushed.",
+        |state| state.oldest.as_secs_f64(),
+    ),
+    (
+        Kind::Counter,
+        "vtax_push_sent_samples",
+        "Samples that the server took.",
+        |state| count(state.sent),
+    ),
+    (
+        Kind::Counter,
+        "vtax_push_repeated_samples",
+        "Samples that the server had already, since an answer of it was lost.",
+        |state| count(state.repeated),
+    ),
+    (
+        Kind::Counter,
+        "vtax_push_requests",
+        "Requests that the server answered and that are not repeated.",
+        |state| count(state.requests),
+    ),
+    (
+        Kind::Counter,
+        "vtax_push_sent_bytes",
+        "Bodies of these requests, as they travelled.",
+        |state| count(state.sent_bytes),
+    ),
+    (
+        Kind::Counter,
+        "vtax_push_failures",
+        "Requests that got no answer or one that says later.",
+        |state| count(state.failures),
+    ),
+];
+
+fn pushes(page: &mut Page<'_>, states: &[PushState]) {
     if states.is_empty() {
         return;
     }
-    type Value = fn(&PushState) -> f64;
-    let gauges: [(&str, &str, &str, Value); 2] = [
-        (
-            "vtax_push_queue_bytes",
-            "bytes",
-            "What waits on disk to be pushed.",
-            |state| count(state.queue_bytes),
-        ),
-        (
-            "vtax_push_queue_age_seconds",
-            "seconds",
-            "How old the oldest sample is that waits to be pushed.",
-            |state| state.oldest.as_secs_f64(),
-        ),
-    ];
-    for (name, unit, help, value_of) in gauges {
-        out.family(name, Kind::Gauge, Some(unit), help);
+    for (kind, name, help, value_of) in PUSHES {
+        page.family(kind, name, help);
         for state in states {
-            out.sample(&[("to", &state.to)], value_of(state));
+            page.sample(&[("to", &state.to)], value_of(state));
         }
     }
-    let counters: [(&str, Option<&str>, &str, Value); 5] = [
-        (
-            "vtax_push_sent_samples",
-            None,
-            "Samples that the server took.",
-            |state| count(state.sent),
-        ),
-        (
-            "vtax_push_repeated_samples",
-            None,
-            "Samples that the server had already, since an answer of it was lost.",
-            |state| count(state.repeated),
-        ),
-        (
-            "vtax_push_requests",
-            None,
-            "Requests that the server answered and that are not repeated.",
-            |state| count(state.requests),
-        ),
-        (
-            "vtax_push_sent_bytes",
-            Some("bytes"),
-            "Bodies of these requests, as they travelled.",
-            |state| count(state.sent_bytes),
-        ),
-        (
-            "vtax_push_failures",
-            None,
-            "Requests that got no answer or one that says later.",
-            |state| count(state.failures),
-        ),
-    ];
-    for (name, unit, help, value_of) in counters {
-        out.family(name, Kind::Counter, unit, help);
-        for state in states {
-            out.sample(&[("to", &state.to)], value_of(state));
-        }
-    }
-    out.family(
-        "vtax_push_dropped_samples",
+    page.family(
         Kind::Counter,
-        None,
+        "vtax_push_dropped_samples",
         "Samples that are lost: the queue was full, the server refused them, or the disk did not keep them.",
     );
     for state in states {
@@ -544,7 +524,7 @@ fn pushes(out: &mut dyn Families, states: &[PushState]) {
             ("too_large", state.dropped_too_large),
             ("disk", state.dropped_disk),
         ] {
-            out.sample(&[("to", &state.to), ("reason", reason)], count(samples));
+            page.sample(&[("to", &state.to), ("reason", reason)], count(samples));
         }
     }
 }

@@ -155,8 +155,7 @@ impl Shares {
         if snapshot.ledger.span == Nanoseconds(0) {
             return problems;
         }
-        let present: std::collections::HashSet<u32> =
-            snapshot.guests.iter().map(|guest| guest.number).collect();
+        let present = snapshot.numbers();
         self.ports.retain(|number, _| present.contains(number));
         for guest in snapshot
             .guests
@@ -272,20 +271,15 @@ pub enum ShareError {
 /// The path of this guest's port: udev's name, or else the kernel's.
 pub fn port(root: &Path) -> PathBuf {
     let named = root.join("dev/virtio-ports").join(PORT);
-    let ports = std::fs::read_dir(root.join("sys/class/virtio-ports"));
+    if named.exists() {
+        return named;
+    }
+    let folder = std::fs::read_dir(root.join("sys/class/virtio-ports"));
+    let entries = folder.into_iter().flatten().flatten();
     let is_it = |port: &PathBuf| {
         std::fs::read_to_string(port.join("name")).is_ok_and(|name| name.trim_end() == PORT)
     };
-    let found = (!named.exists())
-        .then(|| {
-            ports
-                .into_iter()
-                .flatten()
-                .flatten()
-                .map(|port| port.path())
-                .find(is_it)
-        })
-        .flatten();
+    let found = entries.map(|port| port.path()).find(is_it);
     match found.as_deref().and_then(Path::file_name) {
         Some(device) => root.join("dev").join(device),
         None => named,

@@ -178,6 +178,7 @@ impl Sender {
     /// Sends until the exporter ends, and then what can be sent within its time.
     pub(super) fn run(&mut self, shared: &Shared) {
         let mut failed: u32 = 0;
+        let to = self.shown.clone();
         loop {
             let Some(batch) = self.next(shared) else {
                 return;
@@ -210,11 +211,9 @@ impl Sender {
                 failed = failed.saturating_add(1);
                 if is_logged(failed) {
                     let waiting = inside.queue.samples();
-                    let line = format!(
-                        "cannot push to {}: {why}; it is tried again after {failed} attempts, and {waiting} samples wait",
-                        self.shown
-                    );
-                    inside.trouble(line);
+                    inside.trouble(format!(
+                        "cannot push to {to}: {why}; it is tried again after {failed} attempts, and {waiting} samples wait"
+                    ));
                 }
                 if wait(shared, inside, pause(failed).max(asked.unwrap_or_default())) {
                     continue;
@@ -222,10 +221,9 @@ impl Sender {
                 return;
             }
             if failed > 0 {
+                let waited = inside.queue.samples();
                 let line = format!(
-                    "{} answers again after {failed} failed attempts; {} samples waited",
-                    self.shown,
-                    inside.queue.samples()
+                    "{to} answers again after {failed} failed attempts; {waited} samples waited"
                 );
                 inside.messages.push(LogMessage::Recovery(line));
                 failed = 0;
@@ -234,11 +232,9 @@ impl Sender {
             inside.state.sent_bytes += size as u64;
             if matches!(answer, Answer::TooLarge(_)) && samples > 1 {
                 if self.limit == usize::MAX {
-                    let line = format!(
-                        "{} finds a request of {size} bytes too large; smaller ones are sent",
-                        self.shown
-                    );
-                    inside.trouble(line);
+                    inside.trouble(format!(
+                        "{to} finds a request of {size} bytes too large; smaller ones are sent"
+                    ));
                 }
                 self.limit = self.limit.min(size / 2);
                 drop(inside);
@@ -248,11 +244,9 @@ impl Sender {
             match answer {
                 Answer::TooLarge(why) => {
                     if let Some(lost) = inside.losses.too_large.add(samples) {
-                        let line = format!(
-                            "{} finds requests with one sample too large, and {lost} are dropped: {why}",
-                            self.shown
-                        );
-                        inside.trouble(line);
+                        inside.trouble(format!(
+                            "{to} finds requests with one sample too large, and {lost} are dropped: {why}"
+                        ));
                     }
                     inside.state.dropped_too_large += samples;
                 }
@@ -266,11 +260,9 @@ impl Sender {
                     if !why.is_empty()
                         && let Some(lost) = inside.losses.refused.add(samples)
                     {
-                        let line = format!(
-                            "{} refuses {lost} samples, which are dropped: {why}",
-                            self.shown
-                        );
-                        inside.trouble(line);
+                        inside.trouble(format!(
+                            "{to} refuses {lost} samples, which are dropped: {why}"
+                        ));
                     }
                     inside.state.dropped_refused += samples;
                 }
@@ -280,8 +272,7 @@ impl Sender {
                 } => {
                     let rejected = rejected.min(samples);
                     if let Some(lost) = inside.losses.refused.add(rejected) {
-                        let line = format!("{} refuses {lost} samples: {why}", self.shown);
-                        inside.trouble(line);
+                        inside.trouble(format!("{to} refuses {lost} samples: {why}"));
                     }
                     inside.state.dropped_refused += rejected;
                     inside.state.sent += samples.saturating_sub(rejected);
@@ -299,8 +290,7 @@ impl Sender {
             self.most = self.most.saturating_mul(2).min(MAX_PASSES);
             self.singly = self.singly.saturating_sub(1);
             if let Err(cause) = inside.queue.done(&batch) {
-                let line = format!("cannot note what was pushed to {}: {cause}", self.shown);
-                inside.trouble(line);
+                inside.trouble(format!("cannot note what was pushed to {to}: {cause}"));
             }
         }
     }
@@ -326,11 +316,10 @@ impl Sender {
                 Err(cause) => {
                     let lost = inside.queue.drop_oldest();
                     inside.state.dropped_disk += lost;
-                    let line = format!(
-                        "cannot read the queue for {}: {cause}; {lost} samples are lost",
-                        self.shown
-                    );
-                    inside.trouble(line);
+                    let to = &self.shown;
+                    inside.trouble(format!(
+                        "cannot read the queue for {to}: {cause}; {lost} samples are lost"
+                    ));
                 }
             }
         }

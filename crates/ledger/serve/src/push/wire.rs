@@ -252,17 +252,12 @@ struct Metric {
     #[prost(string, tag = "3")]
     unit: String,
     #[prost(message, optional, tag = "5")]
-    gauge: Option<Gauge>,
+    gauge: Option<Sum>,
     #[prost(message, optional, tag = "7")]
     sum: Option<Sum>,
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct Gauge {
-    #[prost(message, repeated, tag = "1")]
-    data_points: Vec<NumberDataPoint>,
-}
-
+/// A sum, or a gauge, which has the points alone.
 #[derive(Clone, PartialEq, Message)]
 struct Sum {
     #[prost(message, repeated, tag = "1")]
@@ -374,7 +369,7 @@ pub(super) fn otlp(passes: &[Pass], own: &[(String, String)]) -> Vec<u8> {
                 metrics.push(Metric {
                     name: family.name.clone(),
                     unit: ucum(&family.unit),
-                    gauge: (!family.is_counter).then(Gauge::default),
+                    gauge: (!family.is_counter).then(Sum::default),
                     sum: family.is_counter.then(|| Sum {
                         aggregation_temporality: CUMULATIVE,
                         is_monotonic: true,
@@ -383,12 +378,11 @@ pub(super) fn otlp(passes: &[Pass], own: &[(String, String)]) -> Vec<u8> {
                 });
                 metrics.len() - 1
             });
-            match metrics.get_mut(place) {
-                Some(Metric { sum: Some(sum), .. }) => sum.data_points.extend(points),
-                Some(Metric {
-                    gauge: Some(gauge), ..
-                }) => gauge.data_points.extend(points),
-                _ => {}
+            let metric = metrics.get_mut(place);
+            if let Some(of) =
+                metric.and_then(|metric| metric.sum.as_mut().or(metric.gauge.as_mut()))
+            {
+                of.data_points.extend(points);
             }
         }
     }

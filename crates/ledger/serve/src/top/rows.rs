@@ -9,10 +9,11 @@ use vtax_charge::{Modelled, Stage, Stages};
 use vtax_core::{Nanoseconds, Source};
 
 /// The party of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Party {
     /// The whole host: the sum of all other rows.
+    #[default]
     All,
     /// The host's own work.
     Host,
@@ -25,7 +26,7 @@ pub enum Party {
 }
 
 /// One row. Percentages of processor time are of one processor.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Row {
     /// The party.
     pub party: Party,
@@ -144,17 +145,9 @@ impl Rates {
         let plain = |party: Party, name: &str, cpu: Nanoseconds, joules: f64| Row {
             party,
             name: name.to_owned(),
-            platform: "",
-            number: None,
             cpu_percent: percent(cpu, span),
-            cpu_error_percent: None,
-            stage_cpu_percent: StagePercents::default(),
-            hidden_percent: None,
             watts: watts(joules),
-            received_packets_per_second: None,
-            sent_packets_per_second: None,
-            block_requests_per_second: None,
-            exits_per_second: None,
+            ..Row::default()
         };
         let mut all = plain(Party::All, "all", ledger.sum(), ledger.energy().0);
         let mut host = plain(
