@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Hardware counters, VM exits and BPF, opened as in a run, and the kernel's accounting of interrupt time.
 
-use super::{Answer, Counters, Finding, Options, Topic};
+use super::{Counters, Finding, Options, Subject, Topic};
 use vtax_charge::IrqAccounting;
 use vtax_host::Roots;
 
@@ -24,13 +24,11 @@ const ASKED: [(&str, Counters, &str); 3] = [
 ];
 
 pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
-    let finding = |(name, counters, without): (&str, Counters, &str)| match options
-        .probes
-        .counters(counters, roots)
-    {
-        Ok(seen) => Finding::new(Topic::Counters, name, Answer::Yes, seen),
-        Err(error) => {
-            Finding::new(Topic::Counters, name, Answer::No, error.to_string()).remedy(without)
+    let finding = |(name, counters, without)| {
+        let subject = Subject(Topic::Counters, name);
+        match options.probes.counters(counters, roots) {
+            Ok(seen) => subject.yes(seen),
+            Err(error) => subject.no(error.to_string(), without),
         }
     };
     let mut findings = ASKED.map(finding).to_vec();
@@ -40,22 +38,13 @@ pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
 
 /// The kernel's accounting of interrupt time, which only charge-back by counting uses.
 fn interrupt_time(accounting: IrqAccounting) -> Finding {
-    let answer = if accounting.is_by_clock() {
-        Answer::Yes
-    } else {
-        Answer::Partly
-    };
-    let finding = Finding::new(
-        Topic::Counters,
-        "interrupt time",
-        answer,
-        accounting.to_string(),
-    );
-    match answer {
-        Answer::Yes => finding,
-        _ => finding.remedy(
-            "charge-back that counts estimates soft interrupts and states its error; a kernel built with \
-             CONFIG_IRQ_TIME_ACCOUNTING=y accounts them exactly, and charge-back that traces needs neither",
-        ),
+    const TIME: Subject = Subject(Topic::Counters, "interrupt time");
+    if accounting.is_by_clock() {
+        return TIME.yes(accounting.to_string());
     }
+    TIME.partly(
+        accounting.to_string(),
+        "charge-back that counts estimates soft interrupts and states its error; a kernel built with \
+         CONFIG_IRQ_TIME_ACCOUNTING=y accounts them exactly, and charge-back that traces needs neither",
+    )
 }

@@ -114,6 +114,37 @@ pub struct Finding {
     pub package: Option<String>,
 }
 
+/// The subject of a finding.
+#[derive(Debug, Clone, Copy)]
+struct Subject(Topic, &'static str);
+
+impl Subject {
+    fn finding(self, answer: Answer, evidence: impl Into<String>) -> Finding {
+        Finding::new(self.0, self.1, answer, evidence)
+    }
+
+    fn yes(self, evidence: impl Into<String>) -> Finding {
+        self.finding(Answer::Yes, evidence)
+    }
+
+    fn partly(self, evidence: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        self.finding(Answer::Partly, evidence).remedy(remedy)
+    }
+
+    fn no(self, evidence: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        self.finding(Answer::No, evidence).remedy(remedy)
+    }
+
+    /// The answer no, with the message of `error`.
+    fn refused(self, error: &HostError) -> Finding {
+        match error {
+            HostError::Missing { what, remedy } => self.no(format!("{what} is missing"), remedy),
+            HostError::Unusable { why, remedy, .. } => self.no(why.as_str(), remedy),
+            other => self.finding(Answer::No, other.to_string()),
+        }
+    }
+}
+
 impl Finding {
     fn new(topic: Topic, name: &str, answer: Answer, evidence: impl Into<String>) -> Self {
         Self {
@@ -123,19 +154,6 @@ impl Finding {
             evidence: evidence.into(),
             remedy: None,
             package: None,
-        }
-    }
-
-    /// A finding with the answer no and the message of `error`.
-    fn refused(topic: Topic, name: &str, error: &HostError) -> Self {
-        match error {
-            HostError::Missing { what, remedy } => {
-                Self::new(topic, name, Answer::No, format!("{what} is missing")).remedy(remedy)
-            }
-            HostError::Unusable { why, remedy, .. } => {
-                Self::new(topic, name, Answer::No, why.clone()).remedy(remedy)
-            }
-            other => Self::new(topic, name, Answer::No, other.to_string()),
         }
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Privileges and limits of this process, and the consequences of each missing one.
 
-use super::{Answer, Finding, Options, Topic};
+use super::{Answer, Finding, Options, Subject, Topic};
 use vtax_host::Roots;
 use vtax_host::cell::requirements;
 
@@ -19,28 +19,17 @@ pub(super) fn examine(roots: &Roots, _options: &Options) -> Vec<Finding> {
     findings
 }
 
-fn finding(name: &str, answer: Answer, evidence: impl Into<String>) -> Finding {
-    Finding::new(Topic::Limits, name, answer, evidence)
-}
-
 fn privileges(roots: &Roots) -> Vec<Finding> {
     let status = roots.proc_text("self/status").unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    let user = field("Uid:")
-        .and_then(|ids| ids.split_whitespace().nth(1))
-        .unwrap_or("unknown");
-    let user = if user == "0" {
-        "root".to_owned()
-    } else {
-        format!("user {user}")
+    let subject = Subject(Topic::Limits, PRIVILEGES);
+    let user = match field("Uid:").and_then(|ids| ids.split_whitespace().nth(1)) {
+        Some("0") => "root".to_owned(),
+        user => format!("user {}", user.unwrap_or("unknown")),
     };
     let missing = requirements::lacking(&status);
     if missing.is_empty() {
-        return vec![finding(
-            PRIVILEGES,
-            Answer::Yes,
-            format!("{user}, with every capability that vtax uses"),
-        )];
+        return vec![subject.yes(format!("{user}, with every capability that vtax uses"))];
     }
     let essential = missing.iter().any(|capability| capability.needed);
     let answer = if essential {
@@ -48,25 +37,21 @@ fn privileges(roots: &Roots) -> Vec<Finding> {
     } else {
         Answer::Partly
     };
-    let all = requirements::CAPABILITIES.len();
-    let seen = if missing.len() == all {
+    let (lacks, all) = (missing.len(), requirements::CAPABILITIES.len());
+    let seen = if lacks == all {
         format!("{user}, without any capability that trials need")
     } else {
-        format!(
-            "{user}, {} of {all} needed capabilities missing",
-            missing.len()
-        )
+        format!("{user}, {lacks} of {all} needed capabilities missing")
     };
-    let mut findings = vec![finding(PRIVILEGES, answer, seen).remedy(
+    let mut findings = vec![subject.finding(answer, seen).remedy(
         "run as root for trials on this host: sudo vtax …; the first lines name what works without",
     )];
     // An ordinary user lacks all of them, for one reason.
-    if missing.len() == all {
-        return findings;
+    if lacks < all {
+        findings.extend(missing.into_iter().map(|capability| {
+            Subject(Topic::Limits, capability.name).no("not held", capability.without)
+        }));
     }
-    findings.extend(missing.into_iter().map(|capability| {
-        finding(capability.name, Answer::No, "not held").remedy(capability.without)
-    }));
     findings
 }
 
@@ -92,41 +77,40 @@ pub(super) fn put_down_to_root(findings: &mut [Finding]) {
 }
 
 fn open_files(roots: &Roots) -> Finding {
-    const NAME: &str = "open files";
+    const FILES: Subject = Subject(Topic::Limits, "open files");
     const WANTED: u64 = 4096;
     let limits = roots.proc_text("self/limits").unwrap_or_default();
-    let Some(line) = limits
+    let line = limits
         .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))
-    else {
-        return finding(NAME, Answer::No, "/proc/self/limits does not show it")
-            .remedy("is procfs mounted on /proc?");
+        .find_map(|line| line.strip_prefix("Max open files"));
+    let Some(line) = line else {
+        let seen = "/proc/self/limits does not show it";
+        return FILES.no(seen, "is procfs mounted on /proc?");
     };
     let mut words = line.split_whitespace();
     let (soft, hard) = (words.next().unwrap_or("?"), words.next().unwrap_or("?"));
     let seen = format!("{soft} now, up to {hard}");
     if hard == "unlimited" || hard.parse().is_ok_and(|hard: u64| hard >= WANTED) {
-        finding(NAME, Answer::Yes, seen)
-    } else {
-        finding(NAME, Answer::Partly, seen).remedy(format!(
-            "{WANTED} are wanted for many connections: ulimit -Hn {WANTED}, as root"
-        ))
+        return FILES.yes(seen);
     }
+    FILES.partly(
+        seen,
+        format!("{WANTED} are wanted for many connections: ulimit -Hn {WANTED}, as root"),
+    )
 }
 
-fn kernel_limit(roots: &Roots, name: &str, sysctl: &str, wanted: u64) -> Finding {
-    match roots
-        .proc_text(&format!("sys/{}", sysctl.replace('.', "/")))
-        .and_then(|value| value.parse::<u64>().ok())
-    {
-        Some(value) if value >= wanted => finding(name, Answer::Yes, format!("{sysctl} = {value}")),
-        Some(value) => finding(name, Answer::Partly, format!("{sysctl} = {value}"))
-            .remedy(format!("as root: sysctl {sysctl}={wanted}")),
-        None => finding(
-            name,
-            Answer::No,
+fn kernel_limit(roots: &Roots, name: &'static str, sysctl: &str, wanted: u64) -> Finding {
+    let subject = Subject(Topic::Limits, name);
+    let value = roots.proc_text(&format!("sys/{}", sysctl.replace('.', "/")));
+    match value.and_then(|value| value.parse::<u64>().ok()) {
+        Some(value) if value >= wanted => subject.yes(format!("{sysctl} = {value}")),
+        Some(value) => subject.partly(
+            format!("{sysctl} = {value}"),
+            format!("as root: sysctl {sysctl}={wanted}"),
+        ),
+        None => subject.no(
             format!("the kernel does not show {sysctl}"),
-        )
-        .remedy("is procfs mounted on /proc?"),
+            "is procfs mounted on /proc?",
+        ),
     }
 }

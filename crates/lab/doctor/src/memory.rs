@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory and disk: their free space, and the kernel's settings that disturb trials.
 
-use super::{Answer, Finding, Options, Topic};
+use super::{Finding, Options, Subject, Topic};
 use vtax_core::Bytes;
 use vtax_host::Roots;
 use vtax_host::facts::chosen;
@@ -22,49 +22,44 @@ pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
     ]
 }
 
-fn finding(name: &str, answer: Answer, evidence: impl Into<String>) -> Finding {
-    Finding::new(Topic::Memory, name, answer, evidence)
-}
-
 fn memory(roots: &Roots) -> Finding {
+    const FREE: Subject = Subject(Topic::Memory, "free memory");
     let memory = MemInfo::read(&roots.proc).unwrap_or_default();
-    match (memory.available, memory.total) {
-        (Some(Bytes(free)), Some(Bytes(total))) => {
-            let seen = format!("{} available of {}", gib(free), gib(total));
-            if free >= MEMORY_WANTED {
-                finding("free memory", Answer::Yes, seen)
-            } else {
-                finding("free memory", Answer::Partly, seen).remedy(format!(
-                    "{} are wanted for the default guest: close programs, or lower vm.memory_mib",
-                    gib(MEMORY_WANTED)
-                ))
-            }
-        }
-        _ => finding("free memory", Answer::No, "/proc/meminfo does not show it")
-            .remedy("is procfs mounted on /proc?"),
+    let (Some(Bytes(free)), Some(Bytes(total))) = (memory.available, memory.total) else {
+        return FREE.no(
+            "/proc/meminfo does not show it",
+            "is procfs mounted on /proc?",
+        );
+    };
+    let seen = format!("{} available of {}", gib(free), gib(total));
+    if free >= MEMORY_WANTED {
+        return FREE.yes(seen);
     }
+    let wanted = gib(MEMORY_WANTED);
+    FREE.partly(
+        seen,
+        format!(
+            "{wanted} are wanted for the default guest: close programs, or lower vm.memory_mib"
+        ),
+    )
 }
 
 fn disk(options: &Options) -> Finding {
+    const FREE: Subject = Subject(Topic::Memory, "free disk");
     let place = options.storage.display();
     match options.probes.free_space(&options.storage) {
-        Some(free) if free >= DISK_WANTED => finding(
-            "free disk",
-            Answer::Yes,
+        Some(free) if free >= DISK_WANTED => FREE.yes(format!("{} in {place}", gib(free))),
+        Some(free) => FREE.no(
             format!("{} in {place}", gib(free)),
-        ),
-        Some(free) => {
-            finding("free disk", Answer::No, format!("{} in {place}", gib(free))).remedy(format!(
+            format!(
                 "{} are wanted for the guest image and results: free some, or use another disk",
                 gib(DISK_WANTED)
-            ))
-        }
-        None => finding(
-            "free disk",
-            Answer::No,
+            ),
+        ),
+        None => FREE.no(
             format!("{place} does not report it"),
-        )
-        .remedy("create the directory, or name another"),
+            "create the directory, or name another",
+        ),
     }
 }
 
@@ -73,59 +68,41 @@ fn gib(bytes: u64) -> String {
 }
 
 fn swap(roots: &Roots) -> Finding {
-    let devices = roots
-        .proc_text("swaps")
-        .unwrap_or_default()
-        .lines()
-        .skip(1)
-        .count();
-    if devices == 0 {
-        finding("no swap", Answer::Yes, "swap is off")
-    } else {
-        let memory = MemInfo::read(&roots.proc).unwrap_or_default();
-        let total = memory.swap_total;
-        finding(
-            "no swap",
-            Answer::Partly,
-            format!(
-                "{} of swap",
-                total.map_or("some".to_owned(), |Bytes(total)| gib(total))
-            ),
-        )
-        .remedy("a trial during which the host swaps is marked suspect; to be sure: swapoff -a")
+    const NO_SWAP: Subject = Subject(Topic::Memory, "no swap");
+    let devices = roots.proc_text("swaps").unwrap_or_default();
+    if devices.lines().nth(1).is_none() {
+        return NO_SWAP.yes("swap is off");
     }
+    let total = MemInfo::read(&roots.proc).unwrap_or_default().swap_total;
+    let total = total.map_or("some".to_owned(), |Bytes(total)| gib(total));
+    NO_SWAP.partly(
+        format!("{total} of swap"),
+        "a trial during which the host swaps is marked suspect; to be sure: swapoff -a",
+    )
 }
 
 fn ksm(roots: &Roots) -> Finding {
+    const NO_KSM: Subject = Subject(Topic::Memory, "no KSM");
     match roots.sys_text("kernel/mm/ksm/run").as_deref() {
-        Some("1") => finding("no KSM", Answer::Partly, "kernel same-page merging scans").remedy(
+        Some("1") => NO_KSM.partly(
+            "kernel same-page merging scans",
             "it spends CPU time on merging guests' memory: set host.ksm = false in the plan",
         ),
-        Some(_) => finding(
-            "no KSM",
-            Answer::Yes,
-            "same-page merging is off; host.ksm sets it",
-        ),
-        None => finding(
-            "no KSM",
-            Answer::Yes,
-            "this kernel has no same-page merging",
-        ),
+        Some(_) => NO_KSM.yes("same-page merging is off; host.ksm sets it"),
+        None => NO_KSM.yes("this kernel has no same-page merging"),
     }
 }
 
 fn hugepages(roots: &Roots) -> Finding {
+    const HUGEPAGES: Subject = Subject(Topic::Memory, "hugepages");
     match roots.sys_text("kernel/mm/transparent_hugepage/enabled") {
-        Some(text) => finding(
-            "hugepages",
-            Answer::Yes,
-            format!("transparent: {}; host.thp sets them", chosen(&text)),
-        ),
-        None => finding(
-            "hugepages",
-            Answer::No,
+        Some(text) => HUGEPAGES.yes(format!(
+            "transparent: {}; host.thp sets them",
+            chosen(&text)
+        )),
+        None => HUGEPAGES.no(
             "this kernel has no transparent hugepages",
-        )
-        .remedy("plans cannot set host.thp"),
+            "plans cannot set host.thp",
+        ),
     }
 }

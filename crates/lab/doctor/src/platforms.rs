@@ -4,7 +4,7 @@
 use super::kvm::KVM;
 use super::network::CELL;
 use super::places::TESTBEDS;
-use super::{Answer, Finding, Options, Topic};
+use super::{Answer, Finding, Options, Subject, Topic};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use vtax_guest::platform::{self, Means};
@@ -19,49 +19,37 @@ pub(super) fn examine(findings: &[Finding], options: &Options) -> Vec<Finding> {
     platform::all()
         .iter()
         .map(|platform| {
-            let kind = platform.kind();
-            let finding = |answer, seen: String| Finding::new(Topic::Platforms, kind, answer, seen);
+            let subject = Subject(Topic::Platforms, platform.kind());
             if let Err(error) = options.probes.platform(*platform) {
-                return Finding::refused(Topic::Platforms, kind, &error);
+                return subject.refused(&error);
             }
             if answer(Topic::Network, CELL) != Answer::Yes {
-                return finding(Answer::No, format!("lacks a {CELL}: see Network"));
+                return subject.finding(Answer::No, format!("lacks a {CELL}: see Network"));
             }
             let kvm = answer(Topic::Kvm, KVM);
-            let (answer, seen) = match (platform.means(), kvm) {
-                (Means::Kernel, _) => (
-                    Answer::Yes,
-                    "in a control group and namespaces of its own".to_owned(),
-                ),
+            match (platform.means(), kvm) {
+                (Means::Kernel, _) => subject.yes("in a control group and namespaces of its own"),
                 (Means::Program(programs), _) => {
                     let works = |name: &&&str| answer(Topic::Containers, name) == Answer::Yes;
                     let program = programs.iter().find(works).or(programs.first());
-                    (
-                        Answer::Yes,
-                        format!("with {}", program.copied().unwrap_or_default()),
-                    )
+                    subject.yes(format!("with {}", program.copied().unwrap_or_default()))
                 }
-                (Means::Kvm | Means::KvmOrEmulation, Answer::Yes) => {
-                    (Answer::Yes, "with KVM".to_owned())
+                (Means::Kvm | Means::KvmOrEmulation, Answer::Yes) => subject.yes("with KVM"),
+                (Means::Kvm, Answer::Partly) => {
+                    subject.finding(Answer::Partly, "with KVM if a kernel boots on it")
                 }
-                (Means::Kvm, Answer::Partly) => (
-                    Answer::Partly,
-                    "with KVM if a kernel boots on it".to_owned(),
-                ),
-                (Means::Kvm, Answer::No) => (
+                (Means::Kvm, Answer::No) => subject.finding(
                     Answer::No,
-                    "lacks a KVM that boots a kernel: see Virtual machines".to_owned(),
+                    "lacks a KVM that boots a kernel: see Virtual machines",
                 ),
-                (Means::KvmOrEmulation, Answer::Partly) => (
+                (Means::KvmOrEmulation, Answer::Partly) => subject.finding(
                     Answer::Partly,
-                    "with KVM if a kernel boots on it, else TCG, emulated".to_owned(),
+                    "with KVM if a kernel boots on it, else TCG, emulated",
                 ),
-                (Means::KvmOrEmulation, Answer::No) => (
-                    Answer::Partly,
-                    "with TCG: results are flagged `emulated`".to_owned(),
-                ),
-            };
-            finding(answer, seen)
+                (Means::KvmOrEmulation, Answer::No) => {
+                    subject.finding(Answer::Partly, "with TCG: results are flagged `emulated`")
+                }
+            }
         })
         .collect()
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The programs that vtax runs on the host, and their Debian packages.
 
-use super::{Answer, Finding, Options, Topic};
+use super::{Finding, Options, Subject, Topic};
 use vtax_guest::platform::container::Runtime;
 use vtax_host::Roots;
 use vtax_host::facts::version;
@@ -53,29 +53,22 @@ pub(super) fn examine(roots: &Roots, _options: &Options) -> Vec<Finding> {
     needed
         .chain(optional)
         .map(|([name, package, argument, purpose], is_needed)| {
-            let finding =
-                |answer, evidence: String| Finding::new(Topic::Programs, name, answer, evidence);
+            let subject = Subject(Topic::Programs, name);
             let Some(path) = roots.program(name) else {
                 // One runtime is enough, and runc works on every control group layout.
-                let needed = is_needed || (name == "runc" && !has_runtime);
-                let missing = finding(Answer::No, "not installed".to_owned());
-                return if needed {
-                    missing
-                        .remedy(format!("apt-get install {package} (for {purpose})"))
-                        .package(package)
-                } else {
-                    missing.remedy(format!(
-                        "optional, for {purpose}: apt-get install {package}"
-                    ))
-                };
+                if is_needed || (name == "runc" && !has_runtime) {
+                    let remedy = format!("apt-get install {package} (for {purpose})");
+                    return subject.no("not installed", remedy).package(package);
+                }
+                let remedy = format!("optional, for {purpose}: apt-get install {package}");
+                return subject.no("not installed", remedy);
             };
             match version(roots, name, argument) {
-                Some(version) => finding(Answer::Yes, format!("{version} (package {package})")),
-                None => finding(
-                    Answer::Partly,
+                Some(version) => subject.yes(format!("{version} (package {package})")),
+                None => subject.partly(
                     format!("{} prints no version", path.display()),
-                )
-                .remedy(format!("apt-get install --reinstall {package}")),
+                    format!("apt-get install --reinstall {package}"),
+                ),
             }
         })
         .collect()

@@ -17,6 +17,14 @@ pub(super) struct Line {
     pub text: String,
 }
 
+fn line(answer: Answer, name: &'static str, text: impl Into<String>) -> Line {
+    Line {
+        answer,
+        name,
+        text: text.into(),
+    }
+}
+
 /// Returns the first lines of the report.
 pub(super) fn lines(findings: &[Finding], summary: &Summary) -> Vec<Line> {
     let of = |topic, name: &str| {
@@ -33,55 +41,40 @@ pub(super) fn lines(findings: &[Finding], summary: &Summary) -> Vec<Line> {
         names.collect::<Vec<_>>().join(", ")
     };
     lines.push(match (usable.as_slice(), other.first()) {
-        ([], first) => Line {
-            answer: Answer::No,
-            name: "emulated host",
-            text: first.map_or_else(String::new, |found| {
+        ([], first) => {
+            let text = first.map_or_else(String::new, |found| {
                 let remedy = found.remedy.as_deref().unwrap_or_default();
                 format!("{}: {remedy}", found.evidence)
-            }),
-        },
-        (some, _) => Line {
-            answer: Answer::Yes,
-            name: "emulated host",
-            text: format!(
-                "vtax run {}, {} root",
-                names(some),
-                if is_root {
-                    "with or without"
-                } else {
-                    "without"
-                }
-            ),
-        },
+            });
+            line(Answer::No, "emulated host", text)
+        }
+        (some, _) => {
+            let root = if is_root {
+                "with or without"
+            } else {
+                "without"
+            };
+            let text = format!("vtax run {}, {root} root", names(some));
+            line(Answer::Yes, "emulated host", text)
+        }
     });
     lines.extend(guests(findings));
     if !is_root {
-        lines.push(Line {
-            answer: Answer::Yes,
-            name: "without root",
-            text: WITHOUT_ROOT.to_owned(),
-        });
-        lines.push(Line {
-            answer: Answer::No,
-            name: "needs root",
-            text: "run and density on this host, cap, image build, testbed build, meter calibrate, restore: sudo vtax …"
-                .to_owned(),
-        });
+        lines.push(line(Answer::Yes, "without root", WITHOUT_ROOT));
+        lines.push(line(
+            Answer::No,
+            "needs root",
+            "run and density on this host, cap, image build, testbed build, meter calibrate, restore: sudo vtax …",
+        ));
     }
-    let measured = summary.meters.len() > 1;
-    lines.push(Line {
-        answer: if measured {
-            Answer::Yes
-        } else {
-            Answer::Partly
-        },
-        name: "joules",
-        text: if measured {
-            format!("from {}", summary.meters.join(", "))
-        } else {
-            "from a model, flagged `modelled`".to_owned()
-        },
+    lines.push(if summary.meters.len() > 1 {
+        line(
+            Answer::Yes,
+            "joules",
+            format!("from {}", summary.meters.join(", ")),
+        )
+    } else {
+        line(Answer::Partly, "joules", "from a model, flagged `modelled`")
     });
     lines
 }
@@ -110,11 +103,7 @@ fn platforms(summary: &Summary, is_root: bool) -> Line {
             format!("vtax run: {whole}; {part} with a limit"),
         ),
     };
-    Line {
-        answer,
-        name: "plans here",
-        text,
-    }
+    line(answer, "plans here", text)
 }
 
 /// The line about guests that exist.
@@ -128,12 +117,9 @@ fn guests(findings: &[Finding]) -> Option<Line> {
         .map(|finding| finding.name.as_str())
         .collect();
     let first = usable.first()?;
-    Some(Line {
-        answer: Answer::Yes,
-        name: "your guests",
-        text: format!(
-            "by {}; `vtax plan new --for {first}:NAME` writes a plan for one",
-            usable.join(", ")
-        ),
-    })
+    let text = format!(
+        "by {}; `vtax plan new --for {first}:NAME` writes a plan for one",
+        usable.join(", ")
+    );
+    Some(line(Answer::Yes, "your guests", text))
 }
