@@ -5,6 +5,8 @@
 
 pub mod ramp;
 
+use hdrhistogram::Histogram;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -12,9 +14,41 @@ use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Quantity, Series, SeriesKind, Source};
 use vtax_results::stats::Random;
 use vtax_results::{
-    Better, FORMAT, Metric, ObservationCost, PhaseTimes, ResultsDir, RunInfo, Scheduled, Stage,
-    Treatment, Trial, TrialOutcome, Work,
+    FORMAT, HistogramRecord, Metric, ResultsDir, RunInfo, Scheduled, Stage, Treatment, Trial,
+    TrialOutcome,
 };
+
+const SECOND: u64 = 1_000_000_000;
+
+/// The metrics: the workload that has it, its name, unit and better direction, and its title; `!` for a headline.
+const METRICS: &str = "\
+iperf3-receive | cpu.per_work                | s/GB        | lower   | ! CPU time per GB received
+iperf3-receive | throughput                  | bit/s       | higher  | ! Throughput
+iperf3-receive | energy.per_work             | J/GB        | lower   | ! Energy per GB received
+iperf3-receive | retransmits                 | 1           | lower   | TCP retransmissions
+http-rate      | cpu.per_work                | s/request   | lower   | ! CPU time per request
+http-rate      | latency.p50                 | s           | lower   | Median response time
+http-rate      | latency.p99                 | s           | lower   | ! 99th percentile of response time
+http-rate      | throughput                  | request/s   | higher  | Requests served
+ramp           | throughput                  | request/s   | higher  | requests served
+ramp           | rate                        | request/s   | neither | requests sent
+ramp           | latency.p50                 | s           | lower   | median latency
+ramp           | latency.p99                 | s           | lower   | ! 99th percentile of latency
+ramp           | errors                      | %           | lower   | requests that failed
+ramp           | cpu.cores                   | core        | lower   | processors kept busy for the target
+ramp           | power.mean                  | W           | lower   | mean power of the host
+ramp           | knee                        | request/s   | higher  | ! highest load that kept latency.p99 <= 20ms
+ramp           | cpu.per_work                | s/request   | lower   | ! CPU time to serve a request
+neighbour      | cpu.cores                   | core        | lower   | processors kept busy
+neighbour      | throughput                  | op/s        | higher  | operations
+all            | cpu.per_work                | s/op        | lower   | ! CPU time per operation
+all            | cpu.cores                   | core        | lower   | Cores busy on its behalf
+all            | cpu.stage                   | core        | neither | processors kept busy by
+all            | exits.per_second            | exit/s      | neither | VM exits
+all            | interrupts.per_second       | interrupt/s | lower   | Interrupts
+all            | context_switches.per_second | 1/s         | lower   | Context switches
+all            | power.mean                  | W           | lower   | Mean power
+";
 
 /// The parameters of an invented run.
 #[derive(Debug, Clone)]
@@ -70,89 +104,110 @@ pub fn normal(random: &mut Random) -> f64 {
 }
 
 /// The stages of CPU time, as shares of the CPU time spent for the target.
-fn shares(vm: bool) -> Vec<(Stage, f64)> {
-    let mut shares = if vm {
-        vec![
+fn shares(vm: bool) -> impl Iterator<Item = (Stage, f64)> {
+    let target: &[(Stage, f64)] = if vm {
+        &[
             (Stage::Vcpu, 0.7),
             (Stage::Emulator, 0.12),
             (Stage::Vhost, 0.08),
         ]
     } else {
-        vec![(Stage::Service, 0.9)]
+        &[(Stage::Service, 0.9)]
     };
-    shares.extend([
-        (Stage::Softirq, 0.1),
-        (Stage::Client, 0.4),
-        (Stage::Observer, 0.01),
-        (Stage::Rest, 0.03),
-    ]);
-    shares
+    let others = [(Stage::Softirq, 0.1), (Stage::Client, 0.4)];
+    let rest = [(Stage::Observer, 0.01), (Stage::Rest, 0.03)];
+    target.iter().copied().chain(others).chain(rest)
 }
 
-/// Metrics of one trial; power and energy are modelled.
-pub struct Metrics {
-    pub found: BTreeMap<String, Metric>,
-    pub source: Source,
-    pub headlines: &'static [&'static str],
+/// The metrics of a workload in one trial; power and energy are modelled.
+struct Metrics {
+    workload: String,
+    source: Source,
+    found: BTreeMap<String, Metric>,
 }
 
 impl Metrics {
-    pub fn add(&mut self, name: &str, value: f64, unit: &str, better: Better, title: &str) {
-        let is_modelled = name.starts_with("power") || name.starts_with("energy");
-        let metric = Metric {
-            quantity: Quantity::new(value, unit.parse().unwrap()),
-            source: if is_modelled {
-                self.source.combine(Source::Modelled)
-            } else {
-                self.source
-            },
-            model: is_modelled.then(|| "a published curve".to_owned()),
-            meter: None,
-            better,
-            headline: self.headlines.contains(&name),
-            title: title.to_owned(),
+    fn new(workload: &str, source: Source) -> Self {
+        Self {
+            workload: workload.to_owned(),
+            source,
+            found: BTreeMap::new(),
+        }
+    }
+
+    /// The metric of this name in [`METRICS`].
+    fn metric(&self, name: &str, value: f64) -> Metric {
+        let mut rows = METRICS.lines().map(|row| row.split('|').map(str::trim));
+        let found = rows.find_map(|mut row| {
+            let workload = row.next()?;
+            let is_it = workload == self.workload || workload == "all";
+            (row.next()? == name && is_it).then(|| row.collect::<Vec<_>>())
+        });
+        let [unit, better, title] = found.unwrap()[..] else {
+            panic!("{name} has other columns");
         };
-        self.found.insert(name.to_owned(), metric);
+        let is_modelled = name.starts_with("power") || name.starts_with("energy");
+        let model = is_modelled.then_some(Source::Modelled);
+        Metric {
+            quantity: Quantity::new(value, unit.parse().unwrap()),
+            source: model.map_or(self.source, |model| self.source.combine(model)),
+            model: model.map(|_| "a published curve".to_owned()),
+            meter: None,
+            better: serde_json::from_value(json!(better)).unwrap(),
+            headline: title.starts_with('!'),
+            title: title.trim_start_matches("! ").to_owned(),
+        }
+    }
+
+    fn add(&mut self, name: &str, value: f64) {
+        self.found.insert(name.to_owned(), self.metric(name, value));
+    }
+
+    fn add_stages(&mut self, cores: f64, shares: impl IntoIterator<Item = (Stage, f64)>) {
+        for (stage, share) in shares {
+            let mut metric = self.metric("cpu.stage", cores * share);
+            metric.title = format!("{} {}", metric.title, stage.words());
+            self.found.insert(stage.metric(), metric);
+        }
     }
 }
 
-const WORKLOADS: [&str; 3] = ["iperf3-receive", "http-rate", "cpu-control"];
+/// A series of samples.
+fn series(owner: &str, metric: &str, unit: &str, kind: SeriesKind, source: Source) -> Series {
+    Series {
+        owner: Owner::named(owner),
+        metric: metric.into(),
+        unit: unit.parse().unwrap(),
+        kind,
+        source,
+    }
+}
 
 impl Fake {
     pub fn treatments(&self) -> Vec<Treatment> {
-        let mut treatments = Vec::new();
-        for workload in WORKLOADS {
-            let levels: Vec<Option<u32>> = if self.mtu.is_empty() {
-                vec![None]
-            } else {
-                self.mtu.iter().copied().map(Some).collect()
+        let none = self.mtu.is_empty().then_some(None);
+        let levels = || none.into_iter().chain(self.mtu.iter().copied().map(Some));
+        let workloads = ["iperf3-receive", "http-rate", "cpu-control"].into_iter();
+        let pairs = workloads.flat_map(|workload| levels().map(move |level| (workload, level)));
+        let treatments = pairs.flat_map(|(workload, level)| {
+            let label = move |platform: &str| {
+                let level = level.map_or(String::new(), |mtu| format!(" · mtu {mtu}"));
+                format!("{platform} · {workload}{level}{}", self.spice)
             };
-            for level in levels {
-                let label = |platform: &str| {
-                    let level = level.map(|mtu| format!(" · mtu {mtu}")).unwrap_or_default();
-                    format!("{platform} · {workload}{level}{}", self.spice)
-                };
-                for platform in &self.platforms {
-                    treatments.push(Treatment {
-                        label: label(platform),
-                        platform: (*platform).to_owned(),
-                        workload: workload.to_owned(),
-                        factors: level
-                            .map(|mtu| ("link.mtu".to_owned(), mtu.to_string()))
-                            .into_iter()
-                            .collect(),
-                        baseline: self
-                            .platforms
-                            .first()
-                            .filter(|first| *first != platform)
-                            .map(|first| label(first)),
-                        platform_kind: (*platform).to_owned(),
-                        workload_kind: workload.to_owned(),
-                    });
-                }
-            }
-        }
-        treatments
+            self.platforms.iter().map(move |platform| Treatment {
+                label: label(platform),
+                platform: (*platform).to_owned(),
+                workload: workload.to_owned(),
+                factors: (level
+                    .iter()
+                    .map(|mtu| ("link.mtu".to_owned(), mtu.to_string())))
+                .collect(),
+                baseline: (*platform != self.platforms[0]).then(|| label(self.platforms[0])),
+                platform_kind: (*platform).to_owned(),
+                workload_kind: workload.to_owned(),
+            })
+        });
+        treatments.collect()
     }
 
     pub fn run_info(&self) -> RunInfo {
@@ -164,27 +219,16 @@ impl Fake {
             for i in (1..order.len()).rev() {
                 order.swap(i, random.below(i + 1));
             }
-            schedule.extend(
-                order
-                    .into_iter()
-                    .map(|treatment| Scheduled { treatment, block }),
-            );
+            let order = order.into_iter();
+            schedule.extend(order.map(|treatment| Scheduled { treatment, block }));
         }
-        RunInfo {
-            format: FORMAT,
-            name: "network-tax".to_owned(),
-            description:
-                "What it costs to move data through a container and a VM instead of bare metal"
-                    .to_owned(),
-            seed: 42,
-            profile: self.profile.to_owned(),
-            place: self.place.to_owned(),
-            started: "2026-11-20T14:03:00+01:00".to_owned(),
-            plan_sha256: "5f2b".repeat(16),
-            treatments,
-            schedule,
-            minimum_effect: 0.02,
-        }
+        let run = json!({
+            "format": FORMAT, "name": "network-tax", "seed": 42, "profile": self.profile, "place": self.place,
+            "description": "What it costs to move data through a container and a VM instead of bare metal",
+            "started": "2026-11-20T14:03:00+01:00", "plan_sha256": "5f2b".repeat(16), "treatments": treatments,
+            "schedule": schedule, "minimum_effect": 0.02,
+        });
+        serde_json::from_value(run).unwrap()
     }
 
     /// Creates the directory and all of its trials.
@@ -197,7 +241,7 @@ impl Fake {
     }
 
     pub fn create(&self, path: &Path) -> ResultsDir {
-        let host = serde_json::json!({
+        let host = json!({
             "hostname": "example", "kernel": "6.18.0", "cpu": "Example CPU @ 2.6 GHz", "cores": 2,
             "memory_bytes": 25_769_803_776u64, "clock_source": "tsc",
             "mitigations": {"spectre_v2": "Mitigation: Retpolines"},
@@ -210,41 +254,22 @@ impl Fake {
     pub fn write_trial(&self, results: &ResultsDir, index: u32) {
         let writer = results.trial_writer(index).unwrap();
         let trial = self.trial(results.run(), index);
-        writeln!(
-            writer.log().unwrap(),
-            "boot {}\nservice up\nload started",
-            trial.treatment.platform
-        )
-        .unwrap();
+        let platform = trial.treatment.platform.as_str();
+        let log = format!("boot {platform}\nservice up\nload started\n");
+        writer.log().unwrap().write_all(log.as_bytes()).unwrap();
         writer.write_workload_json(b"{\"end\": {}}\n").unwrap();
         let mut samples = writer.samples().unwrap();
-        let source = if trial.treatment.platform == "qemu" {
-            Source::Emulated
-        } else {
-            Source::Measured
+        let source = source(platform);
+        let mut add = |owner, metric: &str, unit, kind| {
+            samples.register(&series(owner, metric, unit, kind, source))
         };
-        let mut series = |owner: &str, metric: &str, unit: &str, kind| {
-            samples.register(&Series {
-                owner: Owner::named(owner),
-                metric: metric.into(),
-                unit: unit.parse().unwrap(),
-                kind,
-                source,
-            })
-        };
-        let cpu = series("target", "cpu.total_ns", "ns", SeriesKind::Counter);
+        let cpu = add("target", "cpu.total_ns", "ns", SeriesKind::Counter);
         // The target receives the bytes that its host sends.
-        let received = series("target", "net.tx_bytes", "B", SeriesKind::Counter);
-        let power = series("host", "power", "W", SeriesKind::Gauge);
-        let extra: Vec<_> = (0..self.extra_series)
-            .map(|i| {
-                series(
-                    "host",
-                    &format!("interrupts.source{i}"),
-                    "interrupt",
-                    SeriesKind::Counter,
-                )
-            })
+        let received = add("target", "net.tx_bytes", "B", SeriesKind::Counter);
+        let power = add("host", "power", "W", SeriesKind::Gauge);
+        let names = (0..self.extra_series).map(|i| format!("interrupts.source{i}"));
+        let extra: Vec<_> = names
+            .map(|name| add("host", &name, "interrupt", SeriesKind::Counter))
             .collect();
         let mut random = Random::new(u64::from(index) + 7);
         let cores = trial.metrics["cpu.cores"].quantity.value;
@@ -256,12 +281,9 @@ impl Fake {
         let (mut cpu_total, mut received_total) = (5e9, 0.0);
         // Two seconds of warm-up before the window and one after it.
         for tick in 0..(self.seconds + 3) * self.rate {
-            let at = Nanoseconds(1_000_000_000 + tick * 1_000_000_000 / self.rate);
-            let slow_start = if trial.treatment.platform == "qemu" && tick < 7 * self.rate {
-                1.2
-            } else {
-                1.0
-            };
+            let at = Nanoseconds(SECOND + tick * SECOND / self.rate);
+            let is_slow = platform == "qemu" && tick < 7 * self.rate;
+            let slow_start = if is_slow { 1.2 } else { 1.0 };
             cpu_total +=
                 cores * 1e9 / self.rate as f64 * slow_start * (1.0 + 0.02 * normal(&mut random));
             received_total += bytes / self.rate as f64 * (1.0 + 0.01 * normal(&mut random));
@@ -274,7 +296,7 @@ impl Fake {
         }
         samples.finish().unwrap();
         if let (Some(requests), "http-rate") = (self.requests, &*trial.treatment.workload) {
-            let record = ramp::latencies(&trial.metrics, trial.window, requests, &mut random);
+            let record = latencies(&trial.metrics, trial.window, requests, &mut random);
             writer.write_histograms(&[record]).unwrap();
         }
         writer.finish(trial).unwrap();
@@ -288,234 +310,120 @@ impl Fake {
         let level = 1.0 + 0.03 * normal(&mut Random::new(u64::from(block)));
         let mut noisy = |value: f64| value * level * (1.0 + 0.02 * normal(&mut random));
         let vm = treatment.platform == "qemu";
-        let cost = match (treatment.platform.as_str(), treatment.workload.as_str()) {
-            ("qemu", "cpu-control") => 1.01,
-            ("qemu", _) => self.vm_cost,
-            _ => 1.0,
+        let cost = match (vm, treatment.workload.as_str()) {
+            (true, "cpu-control") => 1.01,
+            (true, _) => self.vm_cost,
+            (false, _) => 1.0,
         };
-        let mtu: f64 = treatment
-            .factors
-            .get("link.mtu")
-            .map_or(1500.0, |mtu| mtu.parse().unwrap());
+        let mtu = treatment.factors.get("link.mtu");
+        let mtu: f64 = mtu.map_or(1500.0, |mtu| mtu.parse().unwrap());
         let cost = cost * (1500.0 / mtu).powf(0.4);
-        let source = if vm {
-            Source::Emulated
-        } else {
-            Source::Measured
-        };
-        let mut metrics = Metrics {
-            found: BTreeMap::new(),
-            source,
-            headlines: match treatment.workload.as_str() {
-                "http-rate" => &["cpu.per_work", "latency.p99"],
-                _ => &["cpu.per_work", "throughput", "energy.per_work"],
-            },
-        };
-        let mut add = |name: &str, value, unit: &str, better, title: &str| {
-            metrics.add(name, value, unit, better, title);
-        };
-        let (lower, higher, neither) = (Better::Lower, Better::Higher, Better::Neither);
-        let (work, cores) = match treatment.workload.as_str() {
+        let mut metrics = Metrics::new(&treatment.workload, source(&treatment.platform));
+        let seconds = self.seconds as f64;
+        let (amount, unit, phrase, cores) = match treatment.workload.as_str() {
             "iperf3-receive" => {
-                let seconds_per_gigabyte = noisy(0.62 * cost);
-                let rate = if vm { noisy(1.1e9) } else { noisy(3.6e9) };
-                add(
-                    "cpu.per_work",
-                    seconds_per_gigabyte,
-                    "s/GB",
-                    lower,
-                    "CPU time per GB received",
-                );
-                add("throughput", rate, "bit/s", higher, "Throughput");
-                add(
-                    "energy.per_work",
-                    seconds_per_gigabyte * 9.5,
-                    "J/GB",
-                    lower,
-                    "Energy per GB received",
-                );
-                add(
-                    "retransmits",
-                    noisy(12.0).round(),
-                    "1",
-                    lower,
-                    "TCP retransmissions",
-                );
-                let amount = rate / 8e9 * self.seconds as f64;
-                (
-                    Work {
-                        amount,
-                        unit: "GB".parse().unwrap(),
-                        phrase: "receive 1 GB".into(),
-                    },
-                    seconds_per_gigabyte * rate / 8e9,
-                )
+                let per_gigabyte = noisy(0.62 * cost);
+                let rate = noisy(if vm { 1.1e9 } else { 3.6e9 });
+                metrics.add("cpu.per_work", per_gigabyte);
+                metrics.add("throughput", rate);
+                metrics.add("energy.per_work", per_gigabyte * 9.5);
+                metrics.add("retransmits", noisy(12.0).round());
+                let amount = rate / 8e9 * seconds;
+                (amount, "GB", "receive 1 GB", per_gigabyte * rate / 8e9)
             }
             "http-rate" => {
                 let per_request = noisy(0.00021 * cost);
-                add(
-                    "cpu.per_work",
-                    per_request,
-                    "s/request",
-                    lower,
-                    "CPU time per request",
-                );
-                add(
-                    "latency.p50",
-                    noisy(0.0011 * cost),
-                    "s",
-                    lower,
-                    "Median response time",
-                );
-                add(
-                    "latency.p99",
-                    noisy(0.0042 * cost),
-                    "s",
-                    lower,
-                    "99th percentile of response time",
-                );
-                add("throughput", 500.0, "request/s", higher, "Requests served");
-                (
-                    Work {
-                        amount: 500.0 * self.seconds as f64,
-                        unit: "request".parse().unwrap(),
-                        phrase: "serve a request".into(),
-                    },
-                    per_request * 500.0,
-                )
+                metrics.add("cpu.per_work", per_request);
+                metrics.add("latency.p50", noisy(0.0011 * cost));
+                metrics.add("latency.p99", noisy(0.0042 * cost));
+                metrics.add("throughput", 500.0);
+                let cores = per_request * 500.0;
+                (500.0 * seconds, "request", "serve a request", cores)
             }
             _ => {
-                add(
-                    "cpu.per_work",
-                    noisy(0.0031 * cost),
-                    "s/op",
-                    lower,
-                    "CPU time per operation",
-                );
-                (
-                    Work {
-                        amount: 300.0 * self.seconds as f64,
-                        unit: "op".parse().unwrap(),
-                        phrase: "compute one operation".into(),
-                    },
-                    noisy(1.0),
-                )
+                metrics.add("cpu.per_work", noisy(0.0031 * cost));
+                (300.0 * seconds, "op", "compute one operation", noisy(1.0))
             }
         };
-        add(
-            "cpu.cores",
-            cores,
-            "core",
-            lower,
-            "Cores busy on its behalf",
-        );
+        metrics.add("cpu.cores", cores);
         if vm {
-            add(
-                "exits.per_second",
-                noisy(21_000.0),
-                "exit/s",
-                neither,
-                "VM exits",
-            );
+            metrics.add("exits.per_second", noisy(21_000.0));
         }
-        for (stage, share) in shares(vm) {
-            add(
-                &stage.metric(),
-                cores * share,
-                "core",
-                neither,
-                &format!("processors kept busy by {}", stage.words()),
-            );
-        }
-        add(
-            "interrupts.per_second",
-            noisy(if vm { 9_400.0 } else { 5_200.0 }),
-            "interrupt/s",
-            lower,
-            "Interrupts",
-        );
-        add(
-            "context_switches.per_second",
-            noisy(if vm { 31_000.0 } else { 8_000.0 }),
-            "1/s",
-            lower,
-            "Context switches",
-        );
-        add(
-            "power.mean",
-            noisy(12.0 + 8.0 * cores),
-            "W",
-            lower,
-            "Mean power",
-        );
-        let second = 1_000_000_000;
-        let suspect = if self.trouble && index == 4 {
-            vec![
-                format!("foreign load: 0.31 cores outside the cell{}", self.spice),
-                "sampler gap of 2.4 s".to_owned(),
-            ]
-        } else {
-            Vec::new()
-        };
-        let outcome = if self.trouble && index == 11 {
-            TrialOutcome::Failed(format!(
-                "the service did not answer within 20 s{}",
-                self.spice
-            ))
-        } else {
-            TrialOutcome::Complete
-        };
+        metrics.add_stages(cores, shares(vm));
+        let interrupts = noisy(if vm { 9_400.0 } else { 5_200.0 });
+        metrics.add("interrupts.per_second", interrupts);
+        let switches = noisy(if vm { 31_000.0 } else { 8_000.0 });
+        metrics.add("context_switches.per_second", switches);
+        metrics.add("power.mean", noisy(12.0 + 8.0 * cores));
         let environment = match treatment.platform.as_str() {
-            "qemu" => [("accel", "tcg"), ("machine", "q35"), ("version", "7.2.22")]
-                .map(|(k, v)| (k.to_owned(), v.to_owned()))
-                .into(),
-            "container" => [("runtime".to_owned(), "crun 1.8".to_owned())].into(),
-            _ => BTreeMap::new(),
+            "qemu" => json!({"accel": "tcg", "machine": "q35", "version": "7.2.22"}),
+            "container" => json!({"runtime": "crun 1.8"}),
+            _ => json!({}),
         };
         let boot = if vm {
-            11 * second + second / 3
+            11 * SECOND + SECOND / 3
         } else {
-            second / 5
+            SECOND / 5
         };
-        Trial {
-            format: FORMAT,
-            index,
-            block,
-            treatment,
-            started: format!(
-                "2026-11-20T14:{:02}:{:02}+01:00",
-                3 + index / 2 % 57,
-                index % 2 * 30
-            ),
-            outcome,
-            suspect,
-            disturbed: Vec::new(),
-            times: PhaseTimes {
-                idle: Nanoseconds(0),
-                boot: Nanoseconds(boot),
-                service: Nanoseconds(second / 4),
-                warmup: Nanoseconds(2 * second),
-                measured: Nanoseconds(self.seconds * second),
-                teardown: Nanoseconds(second / 2),
-                total: Nanoseconds(boot + (self.seconds + 3) * second),
+        let trial = json!({
+            "format": FORMAT, "index": index, "block": block, "treatment": treatment,
+            "started": format!("2026-11-20T14:{:02}:{:02}+01:00", 3 + index / 2 % 57, index % 2 * 30),
+            "outcome": "complete", "suspect": [],
+            "times": {
+                "boot": boot, "service": SECOND / 4, "warmup": 2 * SECOND, "measured": self.seconds * SECOND,
+                "teardown": SECOND / 2, "total": boot + (self.seconds + 3) * SECOND,
             },
-            window: (
-                Nanoseconds(3 * second),
-                Nanoseconds((3 + self.seconds) * second),
-            ),
-            work: Some(work),
-            metrics: metrics.found,
-            environment,
-            actors: Vec::new(),
-            phases: Vec::new(),
-            objective: None,
-            observation: ObservationCost {
-                cpu: Nanoseconds(second / 50),
-                passes: (self.seconds + 2) * self.rate,
-                missed: u64::from(index.is_multiple_of(9)),
-                energy: vec!["power".to_owned()],
-                ..ObservationCost::default()
+            "window": [3 * SECOND, (3 + self.seconds) * SECOND],
+            "work": {"amount": amount, "unit": unit, "phrase": phrase},
+            "metrics": {}, "environment": environment,
+            "observation": {
+                "cpu": SECOND / 50, "passes": (self.seconds + 2) * self.rate,
+                "missed": u64::from(index.is_multiple_of(9)), "energy": ["power"],
             },
+        });
+        let mut trial: Trial = serde_json::from_value(trial).unwrap();
+        trial.metrics = metrics.found;
+        let spice = self.spice;
+        if self.trouble && index == 4 {
+            let foreign = format!("foreign load: 0.31 cores outside the cell{spice}");
+            trial.suspect = vec![foreign, "sampler gap of 2.4 s".to_owned()];
         }
+        if self.trouble && index == 11 {
+            let reason = format!("the service did not answer within 20 s{spice}");
+            trial.outcome = TrialOutcome::Failed(reason);
+        }
+        trial
+    }
+}
+
+/// The flag of numbers of a platform.
+fn source(platform: &str) -> Source {
+    if platform == "qemu" {
+        Source::Emulated
+    } else {
+        Source::Measured
+    }
+}
+
+/// Lognormal latencies of the target's client with the median and the 99th percentile of `metrics`.
+fn latencies(
+    metrics: &BTreeMap<String, Metric>,
+    window: (Nanoseconds, Nanoseconds),
+    requests: u64,
+    random: &mut Random,
+) -> HistogramRecord {
+    let mut histogram = Histogram::new(3).unwrap();
+    let p50 = metrics["latency.p50"].quantity.value * 1e9;
+    let p99 = metrics["latency.p99"].quantity.value * 1e9;
+    let spread = (p99 / p50).ln() / 2.326;
+    for _ in 0..requests {
+        let value = p50 * (spread * normal(random)).exp();
+        histogram.record(value as u64).unwrap();
+    }
+    HistogramRecord {
+        actor: "client".to_owned(),
+        metric: "latency".to_owned(),
+        window,
+        histogram,
     }
 }

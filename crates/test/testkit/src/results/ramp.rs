@@ -1,32 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Creates a results directory of a ramp with neighbours, with invented numbers, for tests.
 
-use super::{Metrics, normal};
-use hdrhistogram::Histogram;
+use super::{Metrics, SECOND, latencies, normal, series};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
-use vtax_core::owner::Owner;
-use vtax_core::{Nanoseconds, Quantity, Series, SeriesKind, Source};
+use vtax_core::{Nanoseconds, SeriesKind, Source};
 use vtax_results::stats::Random;
 use vtax_results::{
-    Actor, Better, FORMAT, HistogramRecord, Metric, ObjectiveOutcome, ObservationCost, Phase,
-    PhaseTimes, ResultsDir, Role, RunInfo, Scheduled, Stage, Treatment, Trial, TrialOutcome, Work,
+    FORMAT, HistogramRecord, Metric, Phase, ResultsDir, RunInfo, Scheduled, Stage, Trial,
 };
 
-pub const NEIGHBOURS: [&str; 3] = ["none", "pi", "disk+net"];
-pub const LEVELS: [f64; 8] = [100.0, 150.0, 200.0, 250.0, 300.0, 350.0, 400.0, 450.0];
-pub const OBJECTIVE: &str = "latency.p99 <= 20ms";
+const LEVELS: [f64; 8] = [100.0, 150.0, 200.0, 250.0, 300.0, 350.0, 400.0, 450.0];
+const OBJECTIVE: &str = "latency.p99 <= 20ms";
 const PHASE_SECONDS: u64 = 20;
-const SECOND: u64 = 1_000_000_000;
 /// The series of the host's power.
 const JOULES: &str = "energy.model.host_joules";
 /// The start of the measured part, in ns.
 const START: u64 = 5 * SECOND;
+const STAGES: [(Stage, f64); 5] = [
+    (Stage::Vcpu, 0.66),
+    (Stage::Emulator, 0.1),
+    (Stage::Vhost, 0.14),
+    (Stage::Softirq, 0.1),
+    (Stage::Client, 0.35),
+];
 
 /// A ramp of 3 treatments, 4 blocks and 8 levels.
 pub fn write(path: &Path) -> ResultsDir {
     let run = run_info();
-    let host = serde_json::json!({"hostname": "example", "kernel": "6.18.0", "cpu": "Example CPU @ 2.6 GHz", "cores": 4});
+    let host = json!({"hostname": "example", "kernel": "6.18.0", "cpu": "Example CPU @ 2.6 GHz", "cores": 4});
     let results = ResultsDir::create(path, &run, "name = \"knee\"\n", &host).unwrap();
     for index in results.pending() {
         write_trial(&results, index);
@@ -36,142 +39,66 @@ pub fn write(path: &Path) -> ResultsDir {
 
 pub fn run_info() -> RunInfo {
     let label = |level: &str| format!("qemu · http-rate · neighbours {level}");
-    let treatments: Vec<Treatment> = NEIGHBOURS
-        .iter()
-        .map(|level| Treatment {
-            label: label(level),
-            platform: "vm".to_owned(),
-            workload: "http-rate".to_owned(),
-            factors: [("neighbours".to_owned(), (*level).to_owned())].into(),
-            baseline: (*level != "none").then(|| label("none")),
-            platform_kind: "qemu".to_owned(),
-            workload_kind: "http-rate".to_owned(),
+    let treatments = ["none", "pi", "disk+net"].map(|level| {
+        json!({
+            "label": label(level), "platform": "vm", "workload": "http-rate", "factors": {"neighbours": level},
+            "baseline": (level != "none").then(|| label("none")), "platform_kind": "qemu", "workload_kind": "http-rate",
         })
-        .collect();
-    let schedule = (0..4)
-        .flat_map(|block| {
-            (0..3).map(move |place| Scheduled {
-                treatment: (place + block as usize) % 3,
-                block,
-            })
-        })
-        .collect();
-    RunInfo {
-        format: FORMAT,
-        name: "noisy-neighbours".to_owned(),
-        description:
-            "How much load a VM bears before its tail latency breaks, alone and beside neighbours"
-                .to_owned(),
-        seed: 7,
-        profile: "full".to_owned(),
-        place: "local".to_owned(),
-        started: "2026-11-21T09:30:00+01:00".to_owned(),
-        plan_sha256: "a7c3".repeat(16),
-        treatments,
-        schedule,
-        minimum_effect: 0.02,
-    }
-}
-
-fn metrics() -> Metrics {
-    Metrics {
-        found: BTreeMap::new(),
-        source: Source::Measured,
-        headlines: &["knee", "latency.p99", "cpu.per_work"],
-    }
+    });
+    let trial = |index| json!({"treatment": (index % 3 + index / 3) % 3, "block": index / 3});
+    let run = json!({
+        "format": FORMAT, "name": "noisy-neighbours", "seed": 7, "profile": "full", "place": "local",
+        "description": "How much load a VM bears before its tail latency breaks, alone and beside neighbours",
+        "started": "2026-11-21T09:30:00+01:00", "plan_sha256": "a7c3".repeat(16), "treatments": treatments,
+        "schedule": (0..12).map(trial).collect::<Vec<_>>(), "minimum_effect": 0.02,
+    });
+    serde_json::from_value(run).unwrap()
 }
 
 /// The metrics of a guest that can serve `capacity` requests a second, at a load level.
 fn at_level(level: f64, capacity: f64, noise: f64) -> BTreeMap<String, Metric> {
-    let mut metrics = metrics();
+    let mut metrics = Metrics::new("ramp", Source::Measured);
     let served = level.min(capacity) * noise;
     let busy = (level / capacity).min(0.985);
-    let p50 = 0.0018 / (1.0 - 0.8 * busy) * noise;
-    let p99 = 0.0042 / (1.0 - busy).powf(0.85) * noise * noise;
-    let (lower, higher) = (Better::Lower, Better::Higher);
-    metrics.add("throughput", served, "request/s", higher, "requests served");
-    metrics.add("rate", level, "request/s", Better::Neither, "requests sent");
-    metrics.add("latency.p50", p50, "s", lower, "median latency");
-    metrics.add("latency.p99", p99, "s", lower, "99th percentile of latency");
-    let errors = ((level - capacity) / level).max(0.0) * 100.0;
-    metrics.add("errors", errors, "%", lower, "requests that failed");
     let cores = 0.1 + served * 0.0021;
-    metrics.add(
-        "cpu.cores",
-        cores,
-        "core",
-        lower,
-        "processors kept busy for the target",
-    );
-    metrics.add(
-        "power.mean",
-        14.0 + 9.0 * cores,
-        "W",
-        lower,
-        "mean power of the host",
-    );
-    for (stage, share) in stages() {
-        metrics.add(
-            &stage.metric(),
-            cores * share,
-            "core",
-            Better::Neither,
-            stage.words(),
-        );
-    }
+    metrics.add("throughput", served);
+    metrics.add("rate", level);
+    metrics.add("latency.p50", 0.0018 / (1.0 - 0.8 * busy) * noise);
+    let p99 = 0.0042 / (1.0 - busy).powf(0.85) * noise * noise;
+    metrics.add("latency.p99", p99);
+    let errors = ((level - capacity) / level).max(0.0) * 100.0;
+    metrics.add("errors", errors);
+    metrics.add("cpu.cores", cores);
+    metrics.add("power.mean", 14.0 + 9.0 * cores);
+    metrics.add_stages(cores, STAGES);
     metrics.found
 }
 
-fn stages() -> [(Stage, f64); 5] {
-    [
-        (Stage::Vcpu, 0.66),
-        (Stage::Emulator, 0.1),
-        (Stage::Vhost, 0.14),
-        (Stage::Softirq, 0.1),
-        (Stage::Client, 0.35),
-    ]
+fn guests(neighbours: &str) -> impl Iterator<Item = &str> {
+    neighbours.split('+').filter(|name| *name != "none")
 }
 
-fn guests(neighbours: &str) -> Vec<&str> {
-    neighbours
-        .split('+')
-        .filter(|name| *name != "none")
-        .collect()
-}
-
-pub fn trial(run: &RunInfo, index: u32) -> Trial {
+fn trial(run: &RunInfo, index: u32) -> Trial {
     let Scheduled { treatment, block } = run.schedule[index as usize].clone();
-    let treatment = run.treatments[treatment].clone();
+    let treatment = &run.treatments[treatment];
     let mut random = Random::new(500 + u64::from(index));
-    let neighbours = treatment.factors["neighbours"].clone();
-    let capacity = match neighbours.as_str() {
+    let neighbours = treatment.factors["neighbours"].as_str();
+    let capacity = match neighbours {
         "none" => 430.0,
         "pi" => 360.0,
         _ => 270.0,
     } * (1.0 + 0.06 * normal(&mut random));
-    let window = |place: u64| {
+    let phases = (0..).zip(LEVELS).map(|(place, level)| {
         let start = START + place * PHASE_SECONDS * SECOND;
-        (
-            Nanoseconds(start),
-            Nanoseconds(start + PHASE_SECONDS * SECOND),
-        )
-    };
-    let phases: Vec<Phase> = LEVELS
-        .iter()
-        .enumerate()
-        .map(|(place, level)| {
-            let metrics = at_level(*level, capacity, 1.0 + 0.02 * normal(&mut random));
-            Phase {
-                name: format!("{level} req/s"),
-                level: Some(Quantity::new(*level, "request/s".parse().unwrap())),
-                window: window(place as u64),
-                work: None,
-                kept: Some(metrics["latency.p99"].quantity.value <= 0.02),
-                metrics,
-                others: BTreeMap::new(),
-            }
-        })
-        .collect();
+        let metrics = at_level(level, capacity, 1.0 + 0.02 * normal(&mut random));
+        let phase = json!({
+            "name": format!("{level} req/s"), "level": {"value": level, "unit": "request/s"}, "work": null,
+            "window": [start, start + PHASE_SECONDS * SECOND], "metrics": metrics,
+            "kept": metrics["latency.p99"].quantity.value <= 0.02,
+        });
+        serde_json::from_value(phase).unwrap()
+    });
+    let phases: Vec<Phase> = phases.collect();
     let kept = phases.iter().take_while(|phase| phase.kept == Some(true));
     let knee = kept.last().and_then(|phase| phase.level);
     let broke = phases.iter().find(|phase| phase.kept == Some(false));
@@ -179,92 +106,44 @@ pub fn trial(run: &RunInfo, index: u32) -> Trial {
         let p99 = phase.metrics["latency.p99"].quantity;
         format!("latency.p99 = {p99} at {}", phase.name)
     });
-    let mut metrics = metrics();
+    let mut metrics = Metrics::new("ramp", Source::Measured);
     metrics.found = at_level(250.0, capacity, 1.0);
     if let Some(knee) = knee {
-        let title = format!("highest load that kept {OBJECTIVE}");
-        metrics.add("knee", knee.value, "request/s", Better::Higher, &title);
+        metrics.add("knee", knee.value);
     }
-    metrics.add(
-        "cpu.per_work",
-        0.0021,
-        "s/request",
-        Better::Lower,
-        "CPU time to serve a request",
-    );
-    let actor = |name: &str, role, drives: Option<&str>, metrics| Actor {
-        name: name.to_owned(),
-        role,
-        platform: (role != Role::Client).then(|| "qemu".to_owned()),
-        workload: (role != Role::Client).then(|| "http-rate".to_owned()),
-        drives: drives.map(str::to_owned),
-        place: "local".to_owned(),
-        metrics,
-        environment: BTreeMap::new(),
+    metrics.add("cpu.per_work", 0.0021);
+    let guest = |name, role, metrics: BTreeMap<String, Metric>| {
+        json!({
+            "name": name, "role": role, "platform": "qemu", "workload": "http-rate", "place": "local", "metrics": metrics,
+        })
     };
-    let mut actors = vec![
-        actor("target", Role::Target, None, BTreeMap::new()),
-        actor("client", Role::Client, Some("target"), BTreeMap::new()),
-    ];
-    for guest in guests(&neighbours) {
-        let mut own = self::metrics();
+    let client =
+        |name, drives| json!({"name": name, "role": "client", "drives": drives, "place": "local"});
+    let target = guest("target", "target", BTreeMap::new());
+    let mut actors = vec![target, client("client".to_owned(), "target")];
+    for name in guests(neighbours) {
+        let mut own = Metrics::new("neighbour", Source::Measured);
         let noise = 1.0 + 0.03 * normal(&mut random);
-        own.add(
-            "cpu.cores",
-            0.8 * noise,
-            "core",
-            Better::Lower,
-            "processors kept busy",
-        );
-        own.add(
-            "throughput",
-            120.0 * noise,
-            "op/s",
-            Better::Higher,
-            "operations",
-        );
-        actors.push(actor(guest, Role::Neighbour, None, own.found));
-        let client = format!("{guest}.client");
-        actors.push(actor(&client, Role::Client, Some(guest), BTreeMap::new()));
+        own.add("cpu.cores", 0.8 * noise);
+        own.add("throughput", 120.0 * noise);
+        actors.push(guest(name, "neighbour", own.found));
+        actors.push(client(format!("{name}.client"), name));
     }
     let total = LEVELS.len() as u64 * PHASE_SECONDS * SECOND;
-    Trial {
-        format: FORMAT,
-        index,
-        block,
-        treatment,
-        started: format!("2026-11-21T09:{:02}:00+01:00", 30 + index),
-        outcome: TrialOutcome::Complete,
-        suspect: Vec::new(),
-        disturbed: Vec::new(),
-        times: PhaseTimes {
-            measured: Nanoseconds(total),
-            total: Nanoseconds(total + 20 * SECOND),
-            ..PhaseTimes::default()
+    let trial = json!({
+        "format": FORMAT, "index": index, "block": block, "treatment": treatment,
+        "started": format!("2026-11-21T09:{:02}:00+01:00", 30 + index), "outcome": "complete", "suspect": [],
+        "times": {
+            "boot": 0, "service": 0, "warmup": 0, "measured": total, "teardown": 0, "total": total + 20 * SECOND,
         },
-        window: (Nanoseconds(START), Nanoseconds(START + total)),
-        work: Some(Work {
-            amount: 40_000.0,
-            unit: "request".parse().unwrap(),
-            phrase: "serve a request".to_owned(),
-        }),
-        metrics: metrics.found,
-        environment: [("accel".to_owned(), "kvm".to_owned())].into(),
-        observation: ObservationCost {
-            energy: vec![JOULES.to_owned()],
-            ..ObservationCost::default()
-        },
-        actors,
-        phases,
-        objective: Some(ObjectiveOutcome {
-            text: OBJECTIVE.to_owned(),
-            knee,
-            broke,
-            next: None,
-            late_from: None,
-            unsupported_from: None,
-        }),
-    }
+        "window": [START, START + total],
+        "work": {"amount": 40_000.0, "unit": "request", "phrase": "serve a request"},
+        "metrics": metrics.found, "environment": {"accel": "kvm"},
+        "observation": {"cpu": 0, "passes": 0, "missed": 0, "energy": [JOULES]},
+        "actors": actors, "phases": phases,
+        "objective": {"text": OBJECTIVE, "knee": knee, "broke": broke},
+    });
+    serde_json::from_value(trial).unwrap()
 }
 
 pub fn write_trial(results: &ResultsDir, index: u32) {
@@ -272,41 +151,36 @@ pub fn write_trial(results: &ResultsDir, index: u32) {
     let writer = results.trial_writer(index).unwrap();
     writer.write_histograms(&histograms(&trial)).unwrap();
     let mut samples = writer.samples().unwrap();
-    let mut series = |owner: &str, metric: &str, unit: &str| {
-        samples.register(&Series {
-            owner: Owner::named(owner),
-            metric: metric.into(),
-            unit: unit.parse().unwrap(),
-            kind: SeriesKind::Counter,
-            source: Source::Measured,
-        })
+    let mut counter = |owner: &str, metric: &str, unit: &str| {
+        let (kind, source) = (SeriesKind::Counter, Source::Measured);
+        samples.register(&series(owner, metric, unit, kind, source))
     };
-    let neighbours = trial.treatment.factors["neighbours"].clone();
     // Counters, with the cores spent for one served request a second and at no load.
-    let mut counters = vec![
-        (series("target", "cpu.total_ns", "ns"), 0.0021 * 0.9, 0.08),
-        (series("target", "cpu.vcpu_ns", "ns"), 0.0021 * 0.66, 0.05),
-        (series("target", "cpu.vhost_ns", "ns"), 0.0021 * 0.14, 0.01),
-        (series("target", "cpu.softirq_ns", "ns"), 0.0021 * 0.1, 0.01),
-        (series("client", "cpu.total_ns", "ns"), 0.0007, 0.05),
-    ];
-    for guest in guests(&neighbours) {
-        counters.push((series(guest, "cpu.total_ns", "ns"), 0.0, 0.8));
+    let mut counters: Vec<_> = [
+        ("target", "cpu.total_ns", 0.0021 * 0.9, 0.08),
+        ("target", "cpu.vcpu_ns", 0.0021 * 0.66, 0.05),
+        ("target", "cpu.vhost_ns", 0.0021 * 0.14, 0.01),
+        ("target", "cpu.softirq_ns", 0.0021 * 0.1, 0.01),
+        ("client", "cpu.total_ns", 0.0007, 0.05),
+    ]
+    .map(|(owner, metric, per_request, base)| (counter(owner, metric, "ns"), per_request, base))
+    .into();
+    for guest in guests(&trial.treatment.factors["neighbours"]) {
         let client = format!("{guest}.client");
-        counters.push((series(&client, "cpu.total_ns", "ns"), 0.0, 0.15));
+        for (owner, base) in [(guest, 0.8), (client.as_str(), 0.15)] {
+            counters.push((counter(owner, "cpu.total_ns", "ns"), 0.0, base));
+        }
     }
-    let joules = series("host", JOULES, "J");
-    let idle = series("host", "energy.model.idle_joules", "J");
+    let joules = counter("host", JOULES, "J");
+    let idle = counter("host", "energy.model.idle_joules", "J");
     let mut random = Random::new(u64::from(index) + 99);
     let mut totals = vec![0.0; counters.len()];
     let (mut energy, mut energy_idle) = (0.0, 0.0);
     let mean_power = trial.metrics["power.mean"].quantity.value;
     for tick in 0..(8 * PHASE_SECONDS + 8) * 2 {
         let at = 2 * SECOND + tick * SECOND / 2;
-        let phase = trial
-            .phases
-            .iter()
-            .find(|phase| (phase.window.0.0..phase.window.1.0).contains(&at));
+        let mut phases = trial.phases.iter();
+        let phase = phases.find(|phase| (phase.window.0.0..phase.window.1.0).contains(&at));
         let served = phase.map_or(50.0, |phase| phase.metrics["throughput"].quantity.value);
         for ((id, per_request, base), total) in counters.iter().zip(&mut totals) {
             let cores = (base + per_request * served) * (1.0 + 0.04 * normal(&mut random));
@@ -325,32 +199,8 @@ pub fn write_trial(results: &ResultsDir, index: u32) {
 
 fn histograms(trial: &Trial) -> Vec<HistogramRecord> {
     let mut random = Random::new(u64::from(trial.index) + 3000);
-    trial
-        .phases
-        .iter()
+    let phases = trial.phases.iter();
+    phases
         .map(|phase| latencies(&phase.metrics, phase.window, 2000, &mut random))
         .collect()
-}
-
-/// Lognormal latencies of the target's client with the median and the 99th percentile of `metrics`.
-pub(super) fn latencies(
-    metrics: &BTreeMap<String, Metric>,
-    window: (Nanoseconds, Nanoseconds),
-    requests: u64,
-    random: &mut Random,
-) -> HistogramRecord {
-    let mut histogram = Histogram::new(3).unwrap();
-    let p50 = metrics["latency.p50"].quantity.value * 1e9;
-    let p99 = metrics["latency.p99"].quantity.value * 1e9;
-    let spread = (p99 / p50).ln() / 2.326;
-    for _ in 0..requests {
-        let value = p50 * (spread * normal(random)).exp();
-        histogram.record(value as u64).unwrap();
-    }
-    HistogramRecord {
-        actor: "client".to_owned(),
-        metric: "latency".to_owned(),
-        window,
-        histogram,
-    }
 }
