@@ -15,9 +15,35 @@ pub fn field(text: &str) -> String {
     }
 }
 
+/// The fields of a line, without their quotes.
+#[must_use]
+pub fn fields(line: &str) -> Vec<String> {
+    let (mut all, mut field) = (Vec::new(), String::new());
+    let (mut quoted, mut rest) = (false, line.chars().peekable());
+    while let Some(next) = rest.next() {
+        match next {
+            '"' if quoted && rest.next_if_eq(&'"').is_some() => field.push('"'),
+            '"' => quoted = !quoted,
+            ',' if !quoted => all.push(std::mem::take(&mut field)),
+            _ => field.push(next),
+        }
+    }
+    all.push(field);
+    all
+}
+
 #[cfg(test)]
 mod tests {
-    use super::field;
+    use super::{field, fields};
+
+    #[test]
+    fn fields_come_back_as_they_were_written() {
+        for of in [&["a", "", "b, \"c\""][..], &[" x ", "\"", ","], &[""]] {
+            let line: Vec<String> = of.iter().map(|text| field(text)).collect();
+            assert_eq!(fields(&line.join(",")), of);
+        }
+        assert_eq!(fields("a,\"b"), ["a", "b"]);
+    }
 
     #[test]
     fn a_text_that_a_spreadsheet_would_evaluate_gets_an_apostrophe() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The claims of the papers, judged by measured numbers, and the scores of instruments that measure nothing.
 
-use crate::catalogue::Claim;
+use crate::catalogue::{Claim, Test};
 use crate::verdict::{
     Effect, FigureVerdict, Outcome, Ratio, SAME_SIZE, random_ratio, share_of_effect,
 };
@@ -23,10 +23,9 @@ pub struct Judged<'a> {
     pub claim: &'a Claim,
     /// The published ratio to the baseline, where it is printed.
     pub published: Option<Ratio>,
-    /// The measured ratio to the baseline.
+    /// The measured ratio to the baseline, with the interval by which it was judged
+    /// ([`crate::verdict::judged_interval`]).
     pub ours: Option<Ratio>,
-    /// The interval by which it was judged ([`crate::verdict::judged_interval`]).
-    pub interval: Option<Interval>,
     /// The verdict.
     pub outcome: Outcome,
     /// Of a modelled ratio: the cost models under which the verdict is the same, and all.
@@ -36,61 +35,33 @@ pub struct Judged<'a> {
 impl<'a> Judged<'a> {
     /// Judges a claim by the compared series of its figure.
     pub fn of(claim: &'a Claim, series: &[Compared<'_>]) -> Self {
-        let mut judged = Self {
-            claim,
-            published: None,
-            ours: None,
-            interval: None,
-            outcome: Outcome::Unknown,
-            models: None,
-        };
-        let Some(test) = &claim.test else {
-            return judged;
-        };
-        let of_series = |one: &&Compared<'_>| one.series.what == test.series;
-        let Some(compared) = series.iter().find(of_series) else {
-            return judged;
-        };
-        let mut rows = compared.rows.iter();
-        if let Some(row) = rows.find(|row| row.row.system == test.row) {
-            judged.published = row.published_ratio;
-            judged.ours = row.our_ratio;
-            judged.interval = row.judged;
-            judged.outcome = Outcome::judge(test.effect, test.minimum, row.judged);
-            let base = compared.rows.iter();
-            let mut base = base.filter(|one| one.row.system == compared.series.baseline);
-            let base = base.next().and_then(|base| base.models);
-            judged.models = row
-                .models
-                .zip(base)
-                .and_then(|(own, base)| judged.under(own, base));
-        }
-        judged
-    }
-
-    /// Counts the cost models under which the verdict is the same. The interval of a model's ratio is as wide as that of
-    /// the measured one.
-    fn under(
-        &self,
-        own: &BTreeMap<String, f64>,
-        base: &BTreeMap<String, f64>,
-    ) -> Option<(usize, usize)> {
-        let (test, measured, interval) =
-            (self.claim.test.as_ref()?, self.ours?.value, self.interval?);
-        let ratios = own
-            .iter()
-            .filter_map(|(model, value)| Some(value / base.get(model)?));
-        let same = ratios.map(|ratio| {
-            let shift = ratio / measured;
-            let interval = Interval {
-                low: interval.low * shift,
-                high: interval.high * shift,
-            };
-            Outcome::judge(test.effect, test.minimum, Some(interval)) == self.outcome
+        let found = claim.test.as_ref().and_then(|test| {
+            let mut series = series.iter();
+            let compared = series.find(|one| one.series.what == test.series)?;
+            Some((test, compared, compared.row(&test.row)?))
         });
-        let same: Vec<bool> = same.collect();
-        let count = same.iter().filter(|same| **same).count();
-        (!same.is_empty()).then_some((count, same.len()))
+        let Some((test, compared, row)) = found else {
+            return Self {
+                claim,
+                published: None,
+                ours: None,
+                outcome: Outcome::Unknown,
+                models: None,
+            };
+        };
+        let interval = compared.judged(row);
+        let ours = compared.our_ratio(row);
+        let outcome = Outcome::judge(test.effect, test.minimum, interval);
+        let base = compared.baseline().and_then(|base| base.models);
+        let ours = ours.map(|ratio| Ratio { interval, ..ratio });
+        Self {
+            claim,
+            published: compared.published_ratio(row),
+            ours,
+            outcome,
+            models: (row.models.zip(base))
+                .and_then(|(own, base)| under(test, ours?, outcome, own, base)),
+        }
     }
 
     /// The cost models under which the verdict holds, in words; `None` for a ratio that no model made.
@@ -142,7 +113,7 @@ impl<'a> Judged<'a> {
     pub fn ours_in_words(&self) -> String {
         let ours = self
             .ours
-            .map(|ours| numbers::ratio(ours.value, self.interval).line());
+            .map(|ours| numbers::ratio(ours.value, ours.interval).line());
         ours.unwrap_or_else(|| DASH.to_owned())
     }
 
@@ -151,26 +122,53 @@ impl<'a> Judged<'a> {
     }
 }
 
+/// Counts the cost models under which the verdict is the same, and all. The interval of a model's ratio is as wide as that
+/// of the measured one.
+fn under(
+    test: &Test,
+    measured: Ratio,
+    outcome: Outcome,
+    own: &BTreeMap<String, f64>,
+    base: &BTreeMap<String, f64>,
+) -> Option<(usize, usize)> {
+    let interval = measured.interval?;
+    let ratios = own.iter();
+    let ratios = ratios.filter_map(|(model, value)| Some(value / base.get(model)?));
+    let same = ratios.map(|ratio| {
+        let shift = ratio / measured.value;
+        let interval = Interval {
+            low: interval.low * shift,
+            high: interval.high * shift,
+        };
+        Outcome::judge(test.effect, test.minimum, Some(interval)) == outcome
+    });
+    let same: Vec<bool> = same.collect();
+    let count = same.iter().filter(|same| **same).count();
+    (!same.is_empty()).then_some((count, same.len()))
+}
+
 /// The claims of a paper as a Markdown table, with links to the figures of `page`.
 pub fn markdown(entries: &[Entry<'_>], paper: &str, page: &str) -> String {
     let mut text =
         "| claim | published | ours | verdict | cost models | figure |\n|---|---:|---:|---|---|---|\n".to_owned();
     let own = entries.iter().filter(|entry| entry.figure.paper == paper);
     for (entry, judged) in own.flat_map(|entry| entry.claims.iter().map(move |one| (entry, one))) {
-        let (published, ours) = (judged.published_in_words(), judged.ours_in_words());
-        let size = match judged.same_size() {
-            Some(true) => ", same size",
-            _ => "",
+        let size = if judged.same_size() == Some(true) {
+            ", same size"
+        } else {
+            ""
         };
-        let verdict = judged.outcome.name();
-        let reason = judged.claim.missing.as_deref();
-        let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
-        let models = judged.under_models();
-        let models = models.unwrap_or_else(|| DASH.to_owned());
-        let (number, id) = (&entry.figure.number, &entry.figure.id);
+        let reason = judged.claim.missing.as_ref();
         text += &format!(
-            "| {} | {published} | {ours} | {verdict}{size}{reason} | {models} | [{number}]({page}#{paper}-{id}) |\n",
-            judged.claim.text
+            "| {} | {} | {} | {}{size}{} | {} | [{}]({page}#{}) |\n",
+            judged.claim.text,
+            judged.published_in_words(),
+            judged.ours_in_words(),
+            judged.outcome.name(),
+            reason.map_or(String::new(), |reason| format!(": {reason}")),
+            judged.under_models().unwrap_or_else(|| DASH.to_owned()),
+            entry.figure.number,
+            entry.anchor(),
         );
     }
     text
@@ -194,66 +192,61 @@ impl Score {
     /// The score of the measured numbers.
     pub fn of(entries: &[Entry<'_>]) -> Self {
         let mut score = Self::default();
-        for entry in entries {
-            let judged = entry.claims.iter();
-            let answers = judged.map(|one| (one, one.outcome, one.ours.map(|ours| ours.value)));
-            score.add(answers, 1.0);
-        }
+        score.add(entries, 1.0, |one| {
+            Some((one.outcome, one.ours.map(|ours| ours.value)))
+        });
         score
     }
 
     /// The score of an instrument that answers each question with 1.
     pub fn of_constant(entries: &[Entry<'_>]) -> Self {
         let mut score = Self::default();
-        for entry in entries {
-            score.add(entry.claims.iter().filter_map(|one| answer(one, 1.0)), 1.0);
-        }
+        score.add(entries, 1.0, |one| answer(one.claim.test.as_ref()?, 1.0));
         score
     }
 
     /// The mean score of an instrument that answers at random: the logarithms of its ratios have a normal distribution
     /// with the root mean square of the published ones.
     pub fn of_random(entries: &[Entry<'_>]) -> Self {
-        let claims = || entries.iter().flat_map(|entry| &entry.claims);
-        let effects = claims().filter_map(|one| Some(one.published?.value.ln()));
+        let claims = entries.iter().flat_map(|entry| &entry.claims);
+        let effects = claims.filter_map(|one| Some(one.published?.value.ln()));
         let squares: Vec<f64> = effects.map(|effect| effect * effect).collect();
         let deviation = (squares.iter().sum::<f64>() / squares.len().max(1) as f64).sqrt();
         let mut random = SplitMix64::new(1);
         let mut score = Self::default();
         for _ in 0..DRAWS {
-            for entry in entries {
-                let drawn = entry.claims.iter().filter_map(|one| {
-                    one.claim.test.as_ref()?;
-                    answer(one, random_ratio(&mut random, deviation))
-                });
-                let drawn: Vec<_> = drawn.collect();
-                score.add(drawn.into_iter(), 1.0 / DRAWS as f64);
-            }
+            score.add(entries, 1.0 / DRAWS as f64, |one| {
+                let test = one.claim.test.as_ref()?;
+                answer(test, random_ratio(&mut random, deviation))
+            });
         }
         score
     }
 
-    /// Adds the answers on the claims of one figure.
-    fn add<'a>(
+    /// Adds the answers on all claims: for each the outcome and the ratio, or none.
+    fn add(
         &mut self,
-        answers: impl Iterator<Item = (&'a Judged<'a>, Outcome, Option<f64>)>,
+        entries: &[Entry<'_>],
         weight: f64,
+        mut answer: impl FnMut(&Judged<'_>) -> Option<(Outcome, Option<f64>)>,
     ) {
-        let mut of_figure = Vec::new();
-        let mut sizes = Vec::new();
-        for (judged, outcome, ratio) in answers {
-            *self.claims.entry(outcome).or_default() += weight;
-            of_figure.push(outcome);
-            if let Some(is_same) = judged.same_size_of(outcome, ratio) {
-                self.size.1 += weight;
-                sizes.push(is_same);
-                if is_same {
-                    self.size.0 += weight;
-                }
+        for entry in entries {
+            let (mut outcomes, mut sizes) = (Vec::new(), Vec::new());
+            for judged in &entry.claims {
+                let Some((outcome, ratio)) = answer(judged) else {
+                    continue;
+                };
+                *self.claims.entry(outcome).or_default() += weight;
+                outcomes.push(outcome);
+                sizes.extend(judged.same_size_of(outcome, ratio));
             }
-        }
-        if !of_figure.is_empty() {
-            let verdict = FigureVerdict::of(&of_figure);
+            let same = sizes.iter().filter(|is_same| **is_same).count();
+            self.size.0 += weight * same as f64;
+            self.size.1 += weight * sizes.len() as f64;
+            if outcomes.is_empty() {
+                continue;
+            }
+            let verdict = FigureVerdict::of(&outcomes);
             *self.figures.entry(verdict).or_default() += weight;
             if figure_has_same_size(Some(verdict), &sizes) {
                 self.sized_figures += weight;
@@ -279,18 +272,14 @@ pub(crate) fn figure_has_same_size(verdict: Option<FigureVerdict>, sizes: &[bool
         && sizes.iter().all(|same| *same)
 }
 
-/// The answer of an instrument without error that reads this ratio for a claim, where the claim can be tested.
-fn answer<'a>(
-    judged: &'a Judged<'a>,
-    ratio: f64,
-) -> Option<(&'a Judged<'a>, Outcome, Option<f64>)> {
-    let test = judged.claim.test.as_ref()?;
+/// The answer of an instrument without error that reads this ratio.
+fn answer(test: &Test, ratio: f64) -> Option<(Outcome, Option<f64>)> {
     let interval = Interval {
         low: ratio,
         high: ratio,
     };
     let outcome = Outcome::judge(test.effect, test.minimum, Some(interval));
-    Some((judged, outcome, Some(ratio)))
+    Some((outcome, Some(ratio)))
 }
 
 impl fmt::Display for Score {

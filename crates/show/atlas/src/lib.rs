@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use verdict::{FigureVerdict, Point, Ratio, judged_interval, our_ratio, published_ratio};
+use verdict::{FigureVerdict, Ratio, judged_interval, our_ratio, published_ratio};
 use vtax_core::counted;
 use vtax_results::stats::Interval;
 use vtax_results::{ResultsDir, ResultsError, Trial, TrialOutcome};
@@ -236,12 +236,6 @@ pub struct ComparedRow<'a> {
     pub is_earlier: bool,
     /// The plan whose run has no number for this row.
     pub absent: Option<String>,
-    /// The published ratio to the baseline.
-    pub published_ratio: Option<Ratio>,
-    /// The measured ratio to the baseline.
-    pub our_ratio: Option<Ratio>,
-    /// The interval of the measured ratio that judges a claim.
-    pub judged: Option<Interval>,
 }
 
 /// Compares figures with measured numbers.
@@ -274,58 +268,35 @@ fn compare_series<'a>(
     series: &'a catalogue::Series,
     ours: &'a Ours,
 ) -> Result<Compared<'a>, AtlasError> {
-    let mut rows = Vec::new();
-    let mut points = Vec::new();
-    for row in &series.rows {
-        let expression = row.published.as_deref();
-        let published = expression
-            .map(|text| catalogue.published(text))
-            .transpose()?;
+    let rows = series.rows.iter().map(|row| {
+        let published = row.published.as_deref();
         let key = series.key(row);
         let found = key.clone().and_then(|key| {
             let number = ours.numbers.get(&key)?;
             let origin = ours.origins.get(&key.plan)?;
             Some((key, number, origin))
         });
-        points.push(Point {
-            published: published.map(|one| one.range.unwrap_or((one.value, one.value))),
-            ours: found.as_ref().map(|(_, number, _)| verdict::Ours {
-                value: number.value,
-                interval: number.interval,
-                exact: number.is_exact(),
-            }),
+        let models = found.as_ref().and_then(|(key, number, _)| {
+            let models = ours.models.get(key)?;
+            // Models of another run of the plan do not have the number among theirs.
+            let is_of_run = models.values().any(|value| *value == number.value);
+            is_of_run.then_some(models)
         });
         let is_run = |key: &Key| ours.origins.contains_key(&key.plan);
-        rows.push(ComparedRow {
+        Ok(ComparedRow {
             row,
-            published,
+            published: published
+                .map(|text| catalogue.published(text))
+                .transpose()?,
             absent: key
                 .filter(|key| found.is_none() && is_run(key))
                 .map(|key| key.plan),
             is_earlier: (found.as_ref()).is_some_and(|(key, ..)| ours.earlier.contains(&key.plan)),
-            models: found.as_ref().and_then(|(key, number, _)| {
-                let models = ours.models.get(key)?;
-                // Models of another run of the plan do not have the number among theirs.
-                models
-                    .values()
-                    .any(|value| *value == number.value)
-                    .then_some(models)
-            }),
+            models,
             ours: found,
-            published_ratio: None,
-            our_ratio: None,
-            judged: None,
-        });
-    }
-    let mut names = series.rows.iter();
-    let baseline = names.position(|row| row.system == series.baseline);
-    if let Some(base) = baseline.and_then(|position| points.get(position)) {
-        for (row, point) in rows.iter_mut().zip(&points) {
-            row.published_ratio = published_ratio(point, base);
-            row.our_ratio = our_ratio(point, base);
-            row.judged = judged_interval(point, base);
-        }
-    }
+        })
+    });
+    let rows = rows.collect::<Result<_, AtlasError>>()?;
     Ok(Compared { series, rows })
 }
 
@@ -344,11 +315,13 @@ impl Entry<'_> {
     /// The part of its published numbers that is measured. A figure with a stated gap is measured in part.
     pub fn measured(&self) -> Measured {
         let rows = || self.series.iter().flat_map(|series| &series.rows);
-        let is_whole = self.figure.missing.is_empty() && rows().all(|row| row.ours.is_some());
-        match rows().any(|row| row.ours.is_some()) {
-            false => Measured::Not,
-            true if is_whole => Measured::Fully,
-            true => Measured::Partly,
+        let measured = rows().filter(|row| row.ours.is_some()).count();
+        if measured == 0 {
+            Measured::Not
+        } else if measured == rows().count() && self.figure.missing.is_empty() {
+            Measured::Fully
+        } else {
+            Measured::Partly
         }
     }
 
@@ -370,10 +343,42 @@ impl Entry<'_> {
     }
 }
 
-impl Compared<'_> {
+impl<'a> Compared<'a> {
     /// Whether any of its numbers is measured.
     pub fn has_ours(&self) -> bool {
         self.rows.iter().any(|row| row.ours.is_some())
+    }
+
+    /// The row of a system.
+    pub fn row(&self, system: &str) -> Option<&ComparedRow<'a>> {
+        self.rows.iter().find(|row| row.row.system == system)
+    }
+
+    /// The denominator of the ratios.
+    fn baseline(&self) -> Option<&ComparedRow<'a>> {
+        self.row(&self.series.baseline)
+    }
+
+    /// The published ratio of a row to the baseline.
+    pub fn published_ratio(&self, row: &ComparedRow<'_>) -> Option<Ratio> {
+        published_ratio(row.published?, self.baseline()?.published?)
+    }
+
+    /// The measured numbers of a row and of the baseline.
+    fn numbers(&self, row: &ComparedRow<'a>) -> Option<(&'a Number, &'a Number)> {
+        Some((row.ours.as_ref()?.1, self.baseline()?.ours.as_ref()?.1))
+    }
+
+    /// The measured ratio of a row to the baseline.
+    pub fn our_ratio(&self, row: &ComparedRow<'a>) -> Option<Ratio> {
+        let (number, baseline) = self.numbers(row)?;
+        our_ratio(number, baseline)
+    }
+
+    /// The interval of the measured ratio that judges a claim.
+    pub fn judged(&self, row: &ComparedRow<'a>) -> Option<Interval> {
+        let (number, baseline) = self.numbers(row)?;
+        judged_interval(number, baseline)
     }
 }
 

@@ -4,13 +4,15 @@
 use crate::catalogue::{Catalogue, Key};
 use crate::{AtlasError, digest};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::path::Path;
-use vtax_core::csv::field;
+use std::str::FromStr;
+use vtax_core::csv::{field, fields};
 use vtax_core::{Source, Unit, metric};
 use vtax_report::analysis::charge::Study;
 use vtax_report::analysis::{Analysis, Certainty, MetricSummary, TreatmentSummary, analyse};
 use vtax_results::stats::{Interval, positive_mean_interval, seed_of};
-use vtax_results::{ResultsDir, Trial, TrialOutcome};
+use vtax_results::{ResultsDir, Trial};
 
 /// The stored numbers, by paper.
 const KEPT: [(&str, &str); 5] = [
@@ -30,31 +32,14 @@ const KEPT: [(&str, &str); 5] = [
 /// The stored numbers of other cost models.
 const KEPT_MODELS: &str = include_str!("../../../../papers/ours/models.csv");
 
+/// The columns of a stored file.
+const COLUMNS: &str = "plan,treatment,metric,value,low,high,n,unit,source,varies,vtax,host,started,place,profile,plan_sha256";
+
 /// The columns of the file of other cost models.
-const MODEL_COLUMNS: [&str; 5] = ["plan", "treatment", "metric", "model", "value"];
+const MODEL_COLUMNS: &str = "plan,treatment,metric,model,value";
 
 /// The modelled metrics of a trial by cost model: the name of each, and its values by metric.
 pub type Models = fn(&Trial) -> Vec<(String, BTreeMap<String, f64>)>;
-
-/// The columns of a stored file.
-const COLUMNS: [&str; 16] = [
-    "plan",
-    "treatment",
-    "metric",
-    "value",
-    "low",
-    "high",
-    "n",
-    "unit",
-    "source",
-    "varies",
-    "vtax",
-    "host",
-    "started",
-    "place",
-    "profile",
-    "plan_sha256",
-];
 
 /// One measured number.
 #[derive(Debug, Clone, PartialEq)]
@@ -121,6 +106,56 @@ enum StoredError {
     Field(&'static str, String),
 }
 
+/// A row of a stored file: its text, and its fields by column.
+struct StoredRow<'a> {
+    text: &'a str,
+    fields: BTreeMap<&'static str, String>,
+}
+
+impl<'a> StoredRow<'a> {
+    /// Parses the rows of a file with these columns.
+    fn all(text: &'a str, columns: &'static str) -> Result<Vec<Self>, StoredError> {
+        let mut lines = text.lines();
+        if lines.next() != Some(columns) {
+            return Err(StoredError::Columns);
+        }
+        let rows = lines.map(|text| {
+            let found = fields(text);
+            if found.len() != columns.split(',').count() {
+                return Err(StoredError::Length(text.to_owned()));
+            }
+            let fields = columns.split(',').zip(found).collect();
+            Ok(Self { text, fields })
+        });
+        rows.collect()
+    }
+
+    fn text(&self, column: &str) -> String {
+        self.fields.get(column).cloned().unwrap_or_default()
+    }
+
+    fn parsed<T: FromStr>(&self, column: &str, what: &'static str) -> Result<T, StoredError> {
+        let wrong = |_| StoredError::Field(what, self.text.to_owned());
+        self.text(column).parse().map_err(wrong)
+    }
+
+    fn key(&self) -> Key {
+        Key {
+            plan: self.text("plan"),
+            treatment: self.text("treatment"),
+            metric: self.text("metric"),
+        }
+    }
+}
+
+/// A line of a stored file.
+fn line(fields: &[&dyn Display]) -> String {
+    let fields: Vec<String> = (fields.iter())
+        .map(|text| field(&text.to_string()))
+        .collect();
+    fields.join(",") + "\n"
+}
+
 impl Ours {
     /// Reads the stored numbers of this program.
     ///
@@ -172,41 +207,38 @@ impl Ours {
                 plan: plan.to_owned(),
             });
         }
-        let of_plan = wanted.iter().filter(|key| key.plan == plan);
+        let of_plan = wanted.iter().filter(|key| key.plan == plan).cloned();
+        let mut numbers = BTreeMap::new();
         let mut by_model = BTreeMap::new();
-        let numbers = match Study::of(&results) {
+        match Study::of(&results) {
             // A study uses suspect trials where a treatment has no others.
-            Ok(_) if has_doubted_treatment(&results) => BTreeMap::new(),
+            Ok(_) if has_doubted_treatment(&results) => {}
             Ok(study) => {
                 let all = of_study(&study);
-                let found = of_plan.filter_map(|key| {
+                numbers.extend(of_plan.filter_map(|key| {
                     let number = all.get(&(key.treatment.clone(), key.metric.clone()))?;
-                    Some((key.clone(), number.clone()))
-                });
-                found.collect()
+                    Some((key, number.clone()))
+                }));
             }
             Err(_) => {
                 let analysis = analyse(&results)?;
-                let found = of_plan.filter_map(|key| Some((key.clone(), of_key(&analysis, key)?)));
-                let found = found.collect::<BTreeMap<_, _>>();
                 let trials: Vec<Trial> = results.trials().flatten().collect();
-                for key in found.keys() {
-                    let values = of_models(&trials, key, models);
+                for key in of_plan {
+                    let Some(number) = of_key(&analysis, &key) else {
+                        continue;
+                    };
+                    let values = of_models(&trials, &key, models);
                     by_model.extend((!values.is_empty()).then(|| (key.clone(), values)));
+                    numbers.insert(key, number);
                 }
-                found
             }
-        };
+        }
         let host = results.host().unwrap_or_default();
         let of_host = |path: &str| host.pointer(path).and_then(|value| value.as_str());
-        let facts = ["/cpu/model", "/distribution", "/kernel"];
+        let facts = ["/cpu/model", "/distribution", "/kernel"].into_iter();
         let origin = Origin {
             vtax: of_host("/vtax").unwrap_or("unknown").to_owned(),
-            host: facts
-                .into_iter()
-                .filter_map(of_host)
-                .collect::<Vec<_>>()
-                .join(", "),
+            host: facts.filter_map(of_host).collect::<Vec<_>>().join(", "),
             started: run.started.clone(),
             place: run.place.clone(),
             profile: run.profile.clone(),
@@ -222,120 +254,81 @@ impl Ours {
 
     /// The numbers of `keys` as CSV (RFC 4180), one number a row.
     pub fn csv(&self, keys: &BTreeSet<Key>) -> String {
-        let mut text = COLUMNS.join(",") + "\n";
-        for (key, number) in self.numbers.iter().filter(|(key, _)| keys.contains(key)) {
-            let Some(origin) = self.origins.get(&key.plan) else {
-                continue;
-            };
+        let rows = self.numbers.iter().filter(|(key, _)| keys.contains(key));
+        let rows = rows.filter_map(|(key, number)| {
+            let origin = self.origins.get(&key.plan)?;
             let end = |of: fn(Interval) -> f64| {
-                number
-                    .interval
-                    .map_or(String::new(), |interval| of(interval).to_string())
+                let end = number.interval.map(|interval| of(interval).to_string());
+                end.unwrap_or_default()
             };
-            let row = [
-                key.plan.clone(),
-                key.treatment.clone(),
-                key.metric.clone(),
-                number.value.to_string(),
-                end(|interval| interval.low),
-                end(|interval| interval.high),
-                number.n.to_string(),
-                number.unit.to_string(),
-                number.source.to_string(),
-                number.varies.clone(),
-                origin.vtax.clone(),
-                origin.host.clone(),
-                origin.started.clone(),
-                origin.place.clone(),
-                origin.profile.clone(),
-                origin.plan_sha256.clone(),
-            ];
-            text.push_str(&row.map(|column| field(&column)).join(","));
-            text.push('\n');
-        }
-        text
+            let (low, high) = (end(|interval| interval.low), end(|interval| interval.high));
+            Some(line(&[
+                &key.plan,
+                &key.treatment,
+                &key.metric,
+                &number.value,
+                &low,
+                &high,
+                &number.n,
+                &number.unit,
+                &number.source,
+                &number.varies,
+                &origin.vtax,
+                &origin.host,
+                &origin.started,
+                &origin.place,
+                &origin.profile,
+                &origin.plan_sha256,
+            ]))
+        });
+        COLUMNS.to_owned() + "\n" + &rows.collect::<String>()
     }
 
     /// The values by cost model of numbers that are stored, as CSV.
     fn models_csv(&self) -> String {
-        let mut text = MODEL_COLUMNS.join(",") + "\n";
-        for (key, values) in &self.models {
-            if !self.numbers.contains_key(key) {
-                continue;
-            }
-            for (model, value) in values {
-                let value = value.to_string();
-                let row = [&key.plan, &key.treatment, &key.metric, model, &value];
-                text.push_str(&row.map(|column| field(column)).join(","));
-                text.push('\n');
-            }
-        }
-        text
+        let stored = self.models.iter();
+        let stored = stored.filter(|(key, _)| self.numbers.contains_key(key));
+        let rows = stored.flat_map(|(key, values)| {
+            let row = |(model, value): (&String, &f64)| {
+                line(&[&key.plan, &key.treatment, &key.metric, model, value])
+            };
+            values.iter().map(row)
+        });
+        MODEL_COLUMNS.to_owned() + "\n" + &rows.collect::<String>()
     }
 
     /// Parses the output of [`Ours::csv`].
     fn of_csv(text: &str) -> Result<Self, StoredError> {
         let mut ours = Self::default();
-        let mut lines = text.lines();
-        if lines.next() != Some(&COLUMNS.join(",")) {
-            return Err(StoredError::Columns);
-        }
-        for line in lines {
-            let fields = fields(line);
-            let row: [String; COLUMNS.len()] = fields
-                .try_into()
-                .map_err(|_| StoredError::Length(line.to_owned()))?;
-            let [
-                plan,
-                treatment,
-                metric,
-                value,
-                low,
-                high,
-                n,
-                unit,
-                source,
-                varies,
-                vtax,
-                host,
-                started,
-                place,
-                profile,
-                plan_sha256,
-            ] = row;
-            let wrong = |what| StoredError::Field(what, line.to_owned());
-            let number = |text: &str| text.parse::<f64>().map_err(|_| wrong("a number"));
-            let interval = match (low.as_str(), high.as_str()) {
-                ("", "") => None,
-                (low, high) => Some(Interval {
-                    low: number(low)?,
-                    high: number(high)?,
-                }),
-            };
-            let source = Source::named(&source).ok_or_else(|| wrong("a source flag"))?;
-            let entry = Number {
-                value: number(&value)?,
-                interval,
-                n: n.parse().map_err(|_| wrong("a count"))?,
-                unit: unit.parse().map_err(|_| wrong("a unit"))?,
-                source: source.recorded_at(&place),
-                varies,
-            };
+        for row in StoredRow::all(text, COLUMNS)? {
+            let number = |column| row.parsed(column, "a number");
+            let is_exact = row.text("low").is_empty() && row.text("high").is_empty();
+            let source = Source::named(&row.text("source"));
+            let source =
+                source.ok_or_else(|| StoredError::Field("a source flag", row.text.to_owned()))?;
             let origin = Origin {
-                vtax,
-                host,
-                started,
-                place,
-                profile,
-                plan_sha256,
+                vtax: row.text("vtax"),
+                host: row.text("host"),
+                started: row.text("started"),
+                place: row.text("place"),
+                profile: row.text("profile"),
+                plan_sha256: row.text("plan_sha256"),
             };
-            ours.origins.insert(plan.clone(), origin);
-            let key = Key {
-                plan,
-                treatment,
-                metric,
+            let number = Number {
+                value: number("value")?,
+                interval: if is_exact {
+                    None
+                } else {
+                    let (low, high) = (number("low")?, number("high")?);
+                    Some(Interval { low, high })
+                },
+                n: row.parsed("n", "a count")?,
+                unit: row.parsed("unit", "a unit")?,
+                source: source.recorded_at(&origin.place),
+                varies: row.text("varies"),
             };
-            ours.numbers.insert(key, entry);
+            ours.origins.insert(row.text("plan"), origin);
+            ours.numbers.insert(row.key(), number);
         }
         Ok(ours)
     }
@@ -349,36 +342,24 @@ impl Ours {
             let figures = catalogue.figures.iter();
             let keys = crate::wanted(figures.filter(|figure| figure.paper == paper.key));
             let file = folder.join(format!("{}.csv", paper.key));
-            vtax_files::write(&file, self.csv(&keys).as_bytes())
-                .map_err(|error| AtlasError::file("write", &file)(error.cause))?;
+            write(&file, &self.csv(&keys))?;
         }
-        let file = folder.join("models.csv");
-        vtax_files::write(&file, self.models_csv().as_bytes())
-            .map_err(|error| AtlasError::file("write", &file)(error.cause))?;
-        Ok(())
+        write(&folder.join("models.csv"), &self.models_csv())
     }
+}
+
+fn write(file: &Path, text: &str) -> Result<(), AtlasError> {
+    vtax_files::write(file, text.as_bytes())
+        .map_err(|error| AtlasError::file("write", file)(error.cause))
 }
 
 /// Parses the file of other cost models.
 fn models_of_csv(text: &str) -> Result<BTreeMap<Key, BTreeMap<String, f64>>, StoredError> {
     let mut models: BTreeMap<Key, BTreeMap<String, f64>> = BTreeMap::new();
-    let mut lines = text.lines();
-    if lines.next() != Some(&MODEL_COLUMNS.join(",")) {
-        return Err(StoredError::Columns);
-    }
-    for line in lines {
-        let row: [String; MODEL_COLUMNS.len()] = fields(line)
-            .try_into()
-            .map_err(|_| StoredError::Length(line.to_owned()))?;
-        let [plan, treatment, metric, model, value] = row;
-        let value = value.parse();
-        let value = value.map_err(|_| StoredError::Field("a number", line.to_owned()))?;
-        let key = Key {
-            plan,
-            treatment,
-            metric,
-        };
-        models.entry(key).or_default().insert(model, value);
+    for row in StoredRow::all(text, MODEL_COLUMNS)? {
+        let value = row.parsed("value", "a number")?;
+        let values = models.entry(row.key()).or_default();
+        values.insert(row.text("model"), value);
     }
     Ok(models)
 }
@@ -386,29 +367,27 @@ fn models_of_csv(text: &str) -> Result<BTreeMap<Key, BTreeMap<String, f64>>, Sto
 /// The means of a modelled metric over the trials that count, by cost model. Empty for a measured one, for a sum of
 /// metrics, and for a load level.
 fn of_models(trials: &[Trial], key: &Key, models: Models) -> BTreeMap<String, f64> {
-    let mut sums: BTreeMap<String, (f64, usize)> = BTreeMap::new();
     if metric::MODEL.part(&key.metric).is_none() {
         return BTreeMap::new();
     }
-    let counted = trials.iter().filter(|trial| {
-        trial.treatment.label == key.treatment
-            && trial.outcome == TrialOutcome::Complete
-            && trial.suspect.is_empty()
-    });
-    let mut count = 0;
-    for trial in counted {
-        count += 1;
-        for (model, values) in models(trial) {
-            if let Some(value) = values.get(&key.metric) {
-                let (sum, of) = sums.entry(model).or_default();
-                (*sum, *of) = (*sum + value, *of + 1);
-            }
-        }
+    let of_treatment = trials.iter();
+    let counted: Vec<&Trial> = of_treatment
+        .filter(|trial| trial.treatment.label == key.treatment && trial.counts())
+        .collect();
+    let mut found: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for (model, values) in counted.iter().flat_map(|trial| models(trial)) {
+        let value = values.get(&key.metric);
+        found.entry(model).or_default().extend(value);
     }
-    let whole = sums.into_iter().filter(|(_, (_, of))| *of == count);
-    whole
-        .map(|(model, (sum, of))| (model, sum / of as f64))
+    found.retain(|_, values| values.len() == counted.len());
+    let means = found.into_iter();
+    means
+        .map(|(model, values)| (model, mean(&values)))
         .collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// Whether a treatment has run and all its trials are suspect.
@@ -548,7 +527,7 @@ fn of_values(values: &[f64], exact: bool, unit: Unit, source: Source, key: &Key)
     let seed = seed_of(&["atlas", &key.plan, &key.treatment, &key.metric]);
     let interval = (!exact).then(|| positive_mean_interval(values, seed));
     Some(Number {
-        value: values.iter().sum::<f64>() / values.len() as f64,
+        value: mean(values),
         interval: interval.flatten(),
         n: values.len(),
         unit,
@@ -597,29 +576,6 @@ fn of_study(study: &Study) -> BTreeMap<(String, String), Number> {
             Some(((key.treatment, key.metric), Number { varies, ..number }))
         });
     numbers.collect()
-}
-
-/// The fields of a line of CSV.
-fn fields(line: &str) -> Vec<String> {
-    let mut fields = vec![String::new()];
-    let (mut quoted, mut characters) = (false, line.chars().peekable());
-    while let Some(c) = characters.next() {
-        match c {
-            '"' if quoted && characters.next_if_eq(&'"').is_some() => {
-                fields.last_mut().map(|f| f.push('"'))
-            }
-            '"' => {
-                quoted = !quoted;
-                None
-            }
-            ',' if !quoted => {
-                fields.push(String::new());
-                None
-            }
-            c => fields.last_mut().map(|field| field.push(c)),
-        };
-    }
-    fields
 }
 
 #[cfg(test)]

@@ -91,36 +91,33 @@ fn scores(entries: &[Entry<'_>]) -> Markup {
         ),
         ("random answers, mean of 1,000", Score::of_random(entries)),
     ];
-    let columns = std::iter::once(html! {})
-        .chain(FigureVerdict::ALL.map(|verdict| html! { (verdict.name()) }))
-        .chain([html! { (matrix::SAME_SIZE) }]);
-    let figures = html! {
-        @for (name, score) in &instruments {
-            tr {
-                th scope="row" { (name) }
-                @for verdict in FigureVerdict::ALL { td.number { (count(score.figures_that_are(verdict))) } }
-                td.number { (count(score.sized_figures)) }
+    let by = |columns: &[&str], cells: &dyn Fn(&Score) -> Vec<String>| {
+        let rows = html! {
+            @for (name, score) in &instruments {
+                tr {
+                    th scope="row" { (name) }
+                    @for cell in cells(score) { td.number { (cell) } }
+                }
             }
-        }
+        };
+        table([&[""], columns, &[matrix::SAME_SIZE]].concat(), &rows)
     };
-    let of_claims = std::iter::once(html! {})
-        .chain(Outcome::ALL.map(|outcome| html! { (outcome.name()) }))
-        .chain([html! { (matrix::SAME_SIZE) }]);
-    let claims = html! {
-        @for (name, score) in &instruments {
-            tr {
-                th scope="row" { (name) }
-                @for outcome in Outcome::ALL { td.number { (count(score.claims_that_are(outcome))) } }
-                td.number { (count(score.size.0)) " of " (count(score.size.1)) }
-            }
-        }
-    };
+    let figures = by(&FigureVerdict::ALL.map(FigureVerdict::name), &|score| {
+        let of_each = FigureVerdict::ALL.map(|verdict| count(score.figures_that_are(verdict)));
+        [&of_each[..], &[count(score.sized_figures)]].concat()
+    });
+    let claims = by(&Outcome::ALL.map(Outcome::name), &|score| {
+        let of_each = Outcome::ALL.map(|outcome| count(score.claims_that_are(outcome)));
+        let (same, all) = score.size;
+        let sized = format!("{} of {}", count(same), count(all));
+        [&of_each[..], &[sized]].concat()
+    });
     html! {
         h3 { "Figures" }
         p.key { (coverage(entries)) ". A figure is measured in part where a published row lacks a number of ours." }
-        (table(columns, &figures))
+        (figures)
         h3 { "Claims" }
-        (table(of_claims, &claims))
+        (claims)
         p.key {
             "The two instruments answer only claims that our numbers could test. Claims of no effect are conditions: alone they show \
              nothing of a figure."
@@ -214,12 +211,12 @@ fn figure(catalogue: &Catalogue, entry: &Entry<'_>) -> Markup {
 /// The claims of a figure with the ratios that judge them.
 fn claims(all: &[Judged<'_>]) -> Markup {
     let columns = [
-        html! { "claim" },
-        html! { "published" },
-        html! { "ours, with the interval of the verdict" },
-        html! { "verdict" },
-        html! { "the same under cost models" },
-        html! { "share of the published effect" },
+        "claim",
+        "published",
+        "ours, with the interval of the verdict",
+        "verdict",
+        "the same under cost models",
+        "share of the published effect",
     ];
     let rows = html! {
         @for one in all {
@@ -256,21 +253,16 @@ fn published_effect(one: &Judged<'_>) -> Markup {
 fn series(catalogue: &Catalogue, compared: &Compared<'_>) -> Markup {
     let series = compared.series;
     let is_printed = compared.rows.iter().any(|row| row.published.is_some());
-    let columns = [
-        html! {},
-        html! { "published" },
-        html! { "ours" },
-        html! { "published, to " (series.baseline) },
-        html! { "ours, to " (series.baseline) },
-    ];
+    let to = |of: &str| format!("{of}, to {}", series.baseline);
+    let columns = ["", "published", "ours", &to("published"), &to("ours")];
     let rows = html! {
         @for row in &compared.rows {
             tr {
                 th scope="row" { (row.row.system) }
                 td.number { @if let Some(number) = row.published { (published(number)) } @else { (DASH) } }
                 td.number { (ours(row)) }
-                td.number { (ratio(row.published_ratio)) }
-                td.number { (ratio(row.our_ratio)) }
+                td.number { (ratio(compared.published_ratio(row))) }
+                td.number { (ratio(compared.our_ratio(row))) }
             }
         }
     };
@@ -350,20 +342,21 @@ fn ratio(ratio: Option<Ratio>) -> String {
 /// The ratios on a logarithmic scale: a dot for the published ratio, a dot with its interval for ours. The chart is
 /// rows of HTML, so that its text is legible at any width and on paper.
 fn chart(compared: &Compared<'_>) -> Markup {
-    let both = |row: &ComparedRow<'_>| [row.published_ratio, row.our_ratio];
-    let all = compared.rows.iter().flat_map(both).flatten();
-    let ends = all.flat_map(|ratio| {
-        let interval = ratio.interval;
-        [
-            Some(ratio.value),
-            interval.map(|i| i.low),
-            interval.map(|i| i.high),
-        ]
+    let rows = compared.rows.iter().map(|row| {
+        let published = compared.published_ratio(row);
+        (&row.row.system, published, compared.our_ratio(row))
     });
-    let ends: Vec<f64> = ends
-        .flatten()
-        .filter(|end| *end > 0.0 && end.is_finite())
+    let rows: Vec<_> = rows
+        .filter(|(_, published, ours)| published.or(*ours).is_some())
         .collect();
+    let all = rows
+        .iter()
+        .flat_map(|(_, published, ours)| [*published, *ours]);
+    let ends = all.flatten().flat_map(|ratio| {
+        let ends = ratio.interval.map(|i| [i.low, i.high]);
+        [ratio.value].into_iter().chain(ends.into_iter().flatten())
+    });
+    let ends: Vec<f64> = ends.filter(|end| *end > 0.0 && end.is_finite()).collect();
     if ends.len() < 2 {
         return html! {};
     }
@@ -375,7 +368,6 @@ fn chart(compared: &Compared<'_>) -> Markup {
     };
     let ticks: Vec<(f64, f64)> = ticks(low, high).into_iter().map(|t| (t, at(t))).collect();
     let narrow = apart(&ticks, NARROW);
-    let rows = compared.rows.iter();
     let mark = |class: &str, ratio: Option<Ratio>| {
         html! {
             @if let Some(ratio) = ratio.filter(|ratio| ratio.value > 0.0) {
@@ -389,13 +381,13 @@ fn chart(compared: &Compared<'_>) -> Markup {
     };
     html! {
         div.chart aria-hidden="true" {
-            @for row in rows.filter(|row| both(row).iter().any(Option::is_some)) {
+            @for (system, published, ours) in &rows {
                 div.bar {
-                    span.name { (row.row.system) }
+                    span.name { (system) }
                     span.track {
                         i.one style={ "left:" (at(1.0)) "%" } {}
-                        (mark("ours", row.our_ratio))
-                        (mark("published", row.published_ratio))
+                        (mark("ours", *ours))
+                        (mark("published", *published))
                     }
                 }
             }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The verdict on a claim of a paper: the same direction, not shown, or the reverse, and the size of the effect.
 
+use crate::catalogue::Published;
+use crate::ours::Number;
 use vtax_core::SplitMix64;
 use vtax_results::stats::Interval;
 
@@ -13,26 +15,6 @@ pub const BUILD_SPREAD: f64 = 1.14;
 /// The shares of the published effect, as logarithms of ratios, that are of the same size.
 pub const SAME_SIZE: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 
-/// The published and the measured number of one system or level. Each may be missing.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Point {
-    /// The published number: its lowest and highest value.
-    pub published: Option<(f64, f64)>,
-    /// The measured number.
-    pub ours: Option<Ours>,
-}
-
-/// A measured number.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Ours {
-    /// The mean.
-    pub value: f64,
-    /// Its 95 % interval.
-    pub interval: Option<Interval>,
-    /// Whether it repeats exactly, so that one trial has no error but that of the build.
-    pub exact: bool,
-}
-
 /// A ratio to the baseline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio {
@@ -42,9 +24,10 @@ pub struct Ratio {
     pub interval: Option<Interval>,
 }
 
-/// The published ratio of a point to the baseline.
-pub fn published_ratio(point: &Point, baseline: &Point) -> Option<Ratio> {
-    let ((low, high), (from, to)) = (point.published?, baseline.published?);
+/// The published ratio of a number to the baseline.
+pub fn published_ratio(number: Published, baseline: Published) -> Option<Ratio> {
+    let ends = |one: Published| one.range.unwrap_or((one.value, one.value));
+    let ((low, high), (from, to)) = (ends(number), ends(baseline));
     let interval = (low < high || from < to).then_some(Interval {
         low: low / to,
         high: high / from,
@@ -53,52 +36,44 @@ pub fn published_ratio(point: &Point, baseline: &Point) -> Option<Ratio> {
     value.is_finite().then_some(Ratio { value, interval })
 }
 
-/// The measured ratio of a point to the baseline. Its interval covers the intervals of both numbers.
-pub fn our_ratio(point: &Point, baseline: &Point) -> Option<Ratio> {
-    let (ours, base) = (point.ours?, baseline.ours?);
-    let is_itself = std::ptr::eq(point, baseline);
-    let ends = |one: Ours| {
+/// The measured ratio of a number to the baseline. Its interval covers the intervals of both numbers.
+pub fn our_ratio(number: &Number, baseline: &Number) -> Option<Ratio> {
+    let is_itself = std::ptr::eq(number, baseline);
+    let ends = |one: &Number| {
         let interval = one.interval;
         interval.map_or((one.value, one.value), |i| (i.low, i.high))
     };
-    let ((low, high), (from, to)) = (ends(ours), ends(base));
-    let has_interval = ours.interval.is_some() || base.interval.is_some();
+    let ((low, high), (from, to)) = (ends(number), ends(baseline));
+    let has_interval = number.interval.is_some() || baseline.interval.is_some();
     let interval = (has_interval && !is_itself && from > 0.0).then_some(Interval {
         low: low / to,
         high: high / from,
     });
-    let value = ours.value / base.value;
+    let value = number.value / baseline.value;
     value.is_finite().then_some(Ratio { value, interval })
 }
 
 /// The interval by which a claim is judged. `None`: nothing is known about the error of one of the numbers.
 ///
 /// Two exact numbers have the spread of builds. A number of one trial that does not repeat exactly has no interval.
-pub fn judged_interval(point: &Point, baseline: &Point) -> Option<Interval> {
-    let (ours, base) = (point.ours?, baseline.ours?);
-    if [ours, base]
-        .iter()
-        .any(|one| one.interval.is_none() && !one.exact)
-    {
+pub fn judged_interval(number: &Number, baseline: &Number) -> Option<Interval> {
+    let is_unknown = |one: &Number| one.interval.is_none() && !one.is_exact();
+    if is_unknown(number) || is_unknown(baseline) {
         return None;
     }
-    let ratio = our_ratio(point, baseline)?;
+    let ratio = our_ratio(number, baseline)?;
     let of_build = Interval {
         low: ratio.value / BUILD_SPREAD,
         high: ratio.value * BUILD_SPREAD,
     };
-    let Some(own) = ratio.interval else {
-        return Some(of_build);
-    };
-    let is_mixed = ours.exact != base.exact;
-    Some(if !is_mixed {
-        own
-    } else {
-        Interval {
+    match ratio.interval {
+        None => Some(of_build),
+        Some(own) if number.is_exact() == baseline.is_exact() => Some(own),
+        Some(own) => Some(Interval {
             low: own.low.min(of_build.low),
             high: own.high.max(of_build.high),
-        }
-    })
+        }),
+    }
 }
 
 /// The published effect of a claim, on the ratio of a system to the baseline.
@@ -264,15 +239,19 @@ mod tests {
         Some(Interval { low, high })
     }
 
-    fn exact(value: f64) -> Point {
-        Point {
-            published: None,
-            ours: Some(Ours {
-                value,
-                interval: None,
-                exact: true,
-            }),
+    fn number(value: f64, interval: Option<Interval>, varies: &str) -> Number {
+        Number {
+            value,
+            interval,
+            n: 1,
+            unit: "W".parse().unwrap(),
+            source: vtax_core::Source::Measured,
+            varies: varies.to_owned(),
         }
+    }
+
+    fn exact(value: f64) -> Number {
+        number(value, None, "exact, seed 1")
     }
 
     #[test]
@@ -302,27 +281,14 @@ mod tests {
 
     #[test]
     fn a_single_trial_is_unknown_and_an_exact_one_has_the_spread_of_builds() {
-        let single = Point {
-            ours: exact(2.0).ours.map(|ours| Ours {
-                exact: false,
-                ..ours
-            }),
-            ..exact(0.0)
-        };
+        let single = number(2.0, None, "trial");
         assert_eq!(judged_interval(&single, &exact(1.0)), None);
         assert_eq!(judged_interval(&exact(1.0), &single), None);
         let (point, base) = (exact(1.1), exact(1.0));
         let interval = judged_interval(&point, &base).unwrap();
         assert!(interval.low < 1.0 && interval.high > 1.25);
         // Draws of the phase have an interval of their own.
-        let drawn = |value: f64| Point {
-            ours: Some(Ours {
-                value,
-                interval: of(value * 0.99, value * 1.01),
-                exact: false,
-            }),
-            published: None,
-        };
+        let drawn = |value: f64| number(value, of(value * 0.99, value * 1.01), "seed");
         let interval = judged_interval(&drawn(1.1), &drawn(1.0)).unwrap();
         assert!(interval.low > 1.07 && interval.high < 1.13);
         assert!(judged_interval(&drawn(1.1), &exact(1.0)).unwrap().low < 1.0);
@@ -366,14 +332,7 @@ mod tests {
 
     #[test]
     fn our_ratio_is_as_wide_as_both_intervals() {
-        let point = |value: f64, half: f64| Point {
-            published: Some((1.0, 1.0)),
-            ours: Some(Ours {
-                value,
-                interval: of(value - half, value + half),
-                exact: false,
-            }),
-        };
+        let point = |value: f64, half: f64| number(value, of(value - half, value + half), "trial");
         let (base, two) = (point(10.0, 1.0), point(20.0, 2.0));
         let interval = our_ratio(&two, &base).unwrap().interval.unwrap();
         assert!((interval.low - 18.0 / 11.0).abs() < 1e-9);

@@ -89,8 +89,7 @@ fn numbers_come_back_from_their_file() {
 fn an_old_number_of_an_emulated_host_is_simulated_and_one_of_another_place_stays_emulated() {
     let read = |place: &str, flag: &str| {
         let text = format!(
-            "{}\np,vm · send,cpu,1,,,1,core,{flag},trial,1,h,2026-01-01T00:00:00Z,{place},quick,x\n",
-            COLUMNS.join(",")
+            "{COLUMNS}\np,vm · send,cpu,1,,,1,core,{flag},trial,1,h,2026-01-01T00:00:00Z,{place},quick,x\n"
         );
         let ours = Ours::of_csv(&text).unwrap();
         ours.numbers.into_values().next().unwrap().source

@@ -6,6 +6,7 @@ use super::super::output::{garbage, number};
 use regex_lite::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use vtax_core::csv::fields;
 use vtax_core::metric::Better;
 use vtax_core::{Base, Unit};
 
@@ -322,7 +323,11 @@ fn json(output: &str, pointer: &str) -> Result<Found, FigureError> {
 }
 
 fn csv(output: &str, column: &str, row: Option<&str>) -> Result<Found, FigureError> {
-    let mut lines = output.lines().map(fields);
+    let trimmed = |line: &str| -> Vec<String> {
+        let fields = fields(line).into_iter();
+        fields.map(|field| field.trim().to_owned()).collect()
+    };
+    let mut lines = output.lines().map(trimmed);
     let place = lines
         .by_ref()
         .find_map(|heading| heading.iter().position(|field| field == column))
@@ -338,22 +343,6 @@ fn csv(output: &str, column: &str, row: Option<&str>) -> Result<Found, FigureErr
         })?;
     let field = found.get(place);
     Found::of_field(field.ok_or_else(|| FigureError::Field(column.to_owned()))?)
-}
-
-/// The fields of one line of CSV.
-fn fields(line: &str) -> Vec<String> {
-    let (mut all, mut field) = (Vec::new(), String::new());
-    let (mut quoted, mut rest) = (false, line.chars().peekable());
-    while let Some(next) = rest.next() {
-        match next {
-            '"' if quoted && rest.next_if_eq(&'"').is_some() => field.push('"'),
-            '"' => quoted = !quoted,
-            ',' if !quoted => all.push(std::mem::take(&mut field)),
-            _ => field.push(next),
-        }
-    }
-    all.push(field);
-    all.iter().map(|field| field.trim().to_owned()).collect()
 }
 
 fn matched(output: &str, pattern: &str) -> Result<Found, FigureError> {
