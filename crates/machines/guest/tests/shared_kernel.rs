@@ -12,7 +12,7 @@ use vtax_guest::platform::bubblewrap::Bubblewrap;
 use vtax_guest::platform::container::{Container, Runtime, runtime};
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::nspawn::Nspawn;
-use vtax_guest::platform::{Platform, Target};
+use vtax_guest::platform::{Finished, Platform, Target};
 use vtax_host::cell::{Cell, CellConfig};
 use vtax_host::settings::{Level, Settings};
 use vtax_host::{loop_device, scratch};
@@ -28,6 +28,48 @@ fn on_each(test: impl Fn(&mut Bench, &dyn Platform)) {
             Err(error) => skip_in_part(&format!("{}: {error}", platform.kind())),
         }
     }
+}
+
+/// As [`on_each`], with a target in a cell of this name that is stopped at the end.
+fn in_each(name: &str, test: impl Fn(&str, &Cell, &mut dyn Target)) {
+    on_each(|bench, platform| {
+        let (cell, mut target) = boot(bench, platform, config(name));
+        test(platform.kind(), &cell, &mut *target);
+        target.stop().unwrap();
+        cell.destroy().unwrap();
+    });
+}
+
+/// Runs a command to its end.
+fn run(target: &mut dyn Target, words: &[&str]) -> Finished {
+    target.run(&line(words), Duration::from_secs(60)).unwrap()
+}
+
+/// Starts a server in the target, from which the client gets an answer.
+fn serves_its_client(target: &mut dyn Target, cell: &Cell) {
+    let server = ["nc", "-l", "-p", "7000", "-e", "echo", "hello"];
+    let server = target.start(&line(&server)).unwrap();
+    let client = cell.target().unwrap().client();
+    let address = target.about().address.to_string();
+    let fetched = (0..400).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        let fetch = line(&["busybox", "nc", &address, "7000"]);
+        let output = client.start(&fetch).unwrap().wait().unwrap();
+        (output.code == 0 && !output.stdout.is_empty()).then_some(output.stdout)
+    });
+    assert_eq!(fetched.as_deref(), Some(b"hello\n".as_slice()));
+    while target.poll(server).unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Work of the target is counted in its control groups.
+fn counts_its_work(target: &mut dyn Target) {
+    let subject = target.about().subject.clone();
+    let before = cpu_micros(&subject);
+    shell(target, "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done");
+    let used = cpu_micros(&subject) - before;
+    assert!(used > 20_000, "{used} µs of work were counted");
 }
 
 fn boot(bench: &mut Bench, platform: &dyn Platform, config: CellConfig) -> (Cell, Box<dyn Target>) {
@@ -60,29 +102,7 @@ fn a_target_sees_the_shared_root_and_writes_to_none_of_it() {
 
 #[test]
 fn a_target_serves_the_client_at_its_address() {
-    on_each(|bench, platform| {
-        let (cell, mut target) = boot(bench, platform, config("serve"));
-        let server = target
-            .start(&line(&["nc", "-l", "-p", "7000", "-e", "echo", "hello"]))
-            .unwrap();
-        let client = cell.target().unwrap().client();
-        let fetched = (0..200).find_map(|_| {
-            std::thread::sleep(Duration::from_millis(10));
-            let address = target.about().address.to_string();
-            let output = client
-                .start(&line(&["busybox", "nc", &address, "7000"]))
-                .unwrap()
-                .wait()
-                .unwrap();
-            (output.code == 0).then_some(output.stdout)
-        });
-        assert_eq!(fetched.as_deref(), Some(b"hello\n".as_slice()));
-        while target.poll(server).unwrap().is_none() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        target.stop().unwrap();
-        cell.destroy().unwrap();
-    });
+    in_each("serve", |_, cell, target| serves_its_client(target, cell));
 }
 
 #[test]
@@ -90,8 +110,7 @@ fn knobs_of_the_guests_network_device_are_set_from_outside_and_read_back() {
     if find_program("ethtool").is_none() {
         skip!("needs the program ethtool");
     }
-    on_each(|bench, platform| {
-        let (cell, mut target) = boot(bench, platform, config("knobs"));
+    in_each("knobs", |kind, _, target| {
         let knobs: Settings = [
             ("guest.napi_defer_hard_irqs", Level::Integer(3)),
             ("guest.gro_flush_timeout", Level::Integer(20_000)),
@@ -100,21 +119,19 @@ fn knobs_of_the_guests_network_device_are_set_from_outside_and_read_back() {
         ]
         .into_iter()
         .collect();
-        let found = vtax_guest::knobs::set(&mut *target, &knobs).unwrap();
+        let found = vtax_guest::knobs::set(target, &knobs).unwrap();
         for (key, level) in &knobs.0 {
-            assert_eq!(found[key], level.to_string(), "{}", platform.kind());
+            assert_eq!(found[key], level.to_string(), "{kind}");
         }
         // The target itself may write none of it.
-        if platform.kind() != "native" {
+        if kind != "native" {
             let write = "echo 1 > /sys/class/net/eth0/napi_defer_hard_irqs";
-            let limit = Duration::from_secs(20);
-            let written = target.run(&line(&["sh", "-c", write]), limit).unwrap();
-            assert_ne!(written.code, 0, "{}", platform.kind());
+            assert_ne!(run(target, &["sh", "-c", write]).code, 0, "{kind}");
         }
-        let again = vtax_guest::knobs::readings(&mut *target, &knobs).unwrap();
+        let again = vtax_guest::knobs::readings(target, &knobs).unwrap();
         assert_eq!(found, again);
         let ring = ("guest.ring", Level::Text("rx 64".to_owned()));
-        let refused = vtax_guest::knobs::set(&mut *target, &[ring].into_iter().collect());
+        let refused = vtax_guest::knobs::set(target, &[ring].into_iter().collect());
         let error = refused.unwrap_err().to_string();
         assert!(
             error.contains("guest.ring = rx 64 cannot be set"),
@@ -122,96 +139,57 @@ fn knobs_of_the_guests_network_device_are_set_from_outside_and_read_back() {
         );
         // Over netlink, to the NAPI instance that GRO gives the veth; with Linux 6.13 and newer.
         let suspension = ("guest.irq_suspend_timeout", Level::Integer(20_000));
-        match vtax_guest::knobs::set(&mut *target, &[suspension].into_iter().collect()) {
+        match vtax_guest::knobs::set(target, &[suspension].into_iter().collect()) {
             Ok(found) => assert_eq!(found["guest.irq_suspend_timeout"], "20000"),
             Err(error) => {
                 let error = error.to_string();
                 assert!(error.contains("Linux 6.13 or newer"), "{error}");
             }
         }
-        target.stop().unwrap();
-        cell.destroy().unwrap();
     });
 }
 
 #[test]
 fn codes_and_outputs_come_back_exactly() {
-    on_each(|bench, platform| {
-        let (cell, mut target) = boot(bench, platform, config("exact"));
-        let limit = Duration::from_secs(20);
-        let finished = target
-            .run(
-                &line(&["sh", "-c", r"printf 'a\0b'; printf 'c' >&2; exit 3"]),
-                limit,
-            )
-            .unwrap();
-        assert_eq!(
-            (
-                finished.code,
-                finished.stdout.as_slice(),
-                finished.stderr.as_slice()
-            ),
-            (3, &b"a\0b"[..], &b"c"[..])
+    in_each("exact", |_, _, target| {
+        let finished = run(
+            target,
+            &["sh", "-c", r"printf 'a\0b'; printf 'c' >&2; exit 3"],
         );
-        let finished = target
-            .run(&line(&["sh", "-c", "kill -9 $$"]), limit)
-            .unwrap();
-        assert_eq!(finished.code, 137);
-        let finished = target.run(&line(&["no-such-program"]), limit).unwrap();
-        assert_ne!(finished.code, 0);
-        assert!(
-            target.console_tail().contains("no-such-program"),
-            "{}",
-            target.console_tail()
-        );
-        let arguments = target
-            .run(&line(&["echo", "$HOME", "a b", "--help", "-x"]), limit)
-            .unwrap();
+        let expected = Finished {
+            code: 3,
+            stdout: b"a\0b".to_vec(),
+            stderr: b"c".to_vec(),
+        };
+        assert_eq!(finished, expected);
+        assert_eq!(run(target, &["sh", "-c", "kill -9 $$"]).code, 137);
+        assert_ne!(run(target, &["no-such-program"]).code, 0);
+        let tail = target.console_tail();
+        assert!(tail.contains("no-such-program"), "{tail}");
+        let arguments = run(target, &["echo", "$HOME", "a b", "--help", "-x"]);
         assert_eq!(arguments.stdout, b"$HOME a b --help -x\n");
-        target.stop().unwrap();
-        cell.destroy().unwrap();
     });
 }
 
 #[test]
 fn ten_megabytes_of_output_arrive_whole() {
-    on_each(|bench, platform| {
-        let (cell, mut target) = boot(bench, platform, config("output"));
+    in_each("output", |_, _, target| {
         let script = "head -c 10000000 /dev/zero; head -c 10000000 /dev/zero >&2";
-        let finished = target
-            .run(&line(&["sh", "-c", script]), Duration::from_secs(60))
-            .unwrap();
-        assert_eq!(
-            (finished.stdout.len(), finished.stderr.len()),
-            (10_000_000, 10_000_000)
-        );
-        target.stop().unwrap();
-        cell.destroy().unwrap();
+        let finished = run(target, &["sh", "-c", script]);
+        let lengths = (finished.stdout.len(), finished.stderr.len());
+        assert_eq!(lengths, (10_000_000, 10_000_000));
     });
 }
 
 #[test]
 fn the_work_of_a_target_is_counted_in_its_control_groups() {
-    on_each(|bench, platform| {
-        let (cell, mut target) = boot(bench, platform, config("count"));
+    in_each("count", |_, _, target| {
         let subject = target.about().subject.clone();
         assert_eq!(subject.owner, Owner::Target);
-        let used = || cpu_micros(&subject);
-        let before = used();
-        shell(
-            &mut *target,
-            "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done",
-        );
-        assert!(
-            used() > before + 20_000,
-            "{} µs of work were counted",
-            used() - before
-        );
+        counts_its_work(target);
         let device = &subject.net_devices[0];
         let devices = fs::read_to_string(format!("/proc/{}/net/dev", device.namespace_of)).unwrap();
         assert!(devices.contains(&format!("{}:", device.name)), "{devices}");
-        target.stop().unwrap();
-        cell.destroy().unwrap();
     });
 }
 
@@ -281,12 +259,7 @@ fn a_container_is_more_isolated_than_native() {
     assert_eq!(shell(&mut *target, "hostname"), "target\n");
     assert!(shell(&mut *target, "tr '\\0' ' ' < /proc/1/cmdline").starts_with("sh -c while"));
     assert!(shell(&mut *target, "ip link 2>/dev/null || cat /proc/net/dev").contains("eth0"));
-    let denied = target
-        .run(
-            &line(&["mount", "-t", "tmpfs", "x", "/tmp"]),
-            Duration::from_secs(10),
-        )
-        .unwrap();
+    let denied = run(&mut *target, &["mount", "-t", "tmpfs", "x", "/tmp"]);
     assert_ne!(denied.code, 0);
     let facts = &target.about().environment;
     assert!(facts["container.runtime"].contains("version"), "{facts:?}");
@@ -415,14 +388,11 @@ fn a_root_that_is_none_is_an_error_that_names_it() {
 
 #[test]
 fn nothing_of_the_cell_is_mounted_on_the_host() {
-    on_each(|bench, platform| {
-        let (cell, target) = boot(bench, platform, config("mounts"));
+    in_each("mounts", |_, _, _| {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains("/run/root"), "{mounts}");
         assert!(!Path::new("/run/netns/target").exists());
         assert!(!Path::new("/run/oci").exists());
-        target.stop().unwrap();
-        cell.destroy().unwrap();
     });
 }
 
@@ -443,12 +413,10 @@ fn a_sandbox_and_an_engine_serve_are_counted_and_leave_nothing() {
         let mut target = Container.boot(&seat, &bench.guest, &settings).unwrap();
         assert!(target.about().environment["container.runtime"].contains(name));
         assert_eq!(shell(&mut *target, "cat /etc/mark"), "the shared root\n");
-        let ended = target
-            .run(
-                &line(&["sh", "-c", "echo out; echo err >&2; exit 7"]),
-                Duration::from_secs(20),
-            )
-            .unwrap();
+        let ended = run(
+            &mut *target,
+            &["sh", "-c", "echo out; echo err >&2; exit 7"],
+        );
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         assert_eq!(
             (ended.code, text(&ended.stdout), text(&ended.stderr)),
@@ -466,34 +434,8 @@ fn a_sandbox_and_an_engine_serve_are_counted_and_leave_nothing() {
             name == "podman",
             "{name}: {release}"
         );
-        let server = target
-            .start(&line(&["nc", "-l", "-p", "7000", "-e", "echo", "hello"]))
-            .unwrap();
-        let client = seat.client();
-        let fetched = (0..400).find_map(|_| {
-            std::thread::sleep(Duration::from_millis(20));
-            let address = target.about().address.to_string();
-            let output = client
-                .start(&line(&["busybox", "nc", &address, "7000"]))
-                .unwrap()
-                .wait()
-                .unwrap();
-            (output.code == 0 && !output.stdout.is_empty()).then_some(output.stdout)
-        });
-        assert_eq!(fetched.as_deref(), Some(b"hello\n".as_slice()), "{name}");
-        while target.poll(server).unwrap().is_none() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        // CPU time in the container counts as the target's.
-        let before = cpu_micros(&target.about().subject);
-        shell(
-            &mut *target,
-            "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done",
-        );
-        assert!(
-            cpu_micros(&target.about().subject) - before > 20_000,
-            "{name}"
-        );
+        serves_its_client(&mut *target, &cell);
+        counts_its_work(&mut *target);
         target.stop().unwrap();
         let name_of_cell = cell.name().to_owned();
         cell.destroy().unwrap();

@@ -28,6 +28,7 @@ pub mod settings;
 pub mod signals;
 pub mod untrusted;
 pub mod virsh;
+pub mod wait;
 pub mod xenapi;
 pub mod xentrace;
 pub mod xl;

@@ -3,10 +3,11 @@
 
 use crate::HostError;
 use crate::command::plain;
+use crate::wait::holds_within;
 use crate::xl;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time limit for a device's release after its last user is gone.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
@@ -100,22 +101,18 @@ pub fn attached_to(image: &Path) -> Vec<String> {
 /// # Errors
 /// The devices that still hold it.
 pub fn wait_released(image: &Path) -> Result<(), HostError> {
-    let deadline = Instant::now() + RELEASE_LIMIT;
-    loop {
-        let devices = attached_to(image);
-        if devices.is_empty() {
-            return Ok(());
-        }
-        if Instant::now() >= deadline {
-            return Err(HostError::Timeout {
-                what: format!("the release of {}", image.display()),
-                seconds: RELEASE_LIMIT.as_secs(),
-                evidence: format!(
-                    "still attached to {}: `losetup --detach` frees it",
-                    devices.join(", ")
-                ),
-            });
-        }
-        std::thread::sleep(Duration::from_millis(2));
+    let mut devices = Vec::new();
+    let is_released = || {
+        devices = attached_to(image);
+        devices.is_empty()
+    };
+    if holds_within(RELEASE_LIMIT, Duration::from_millis(2), is_released) {
+        return Ok(());
     }
+    let devices = devices.join(", ");
+    Err(HostError::Timeout {
+        what: format!("the release of {}", image.display()),
+        seconds: RELEASE_LIMIT.as_secs(),
+        evidence: format!("still attached to {devices}: `losetup --detach` frees it"),
+    })
 }

@@ -5,11 +5,12 @@ use crate::HostError;
 use crate::command::{MOST_OUTPUT, plain};
 use crate::kernel_file::Written;
 use crate::untrusted;
+use crate::wait::within;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time limit of a call in seconds, far above any duration, an emulated Dom0's creation of a domain included (4 s).
 const LIMIT_SECONDS: &str = "120";
@@ -313,23 +314,23 @@ pub fn destroy(name: &str) -> Result<(), HostError> {
                 .to_owned(),
         });
     }
-    let deadline = Instant::now() + DESTROY_LIMIT;
-    while find(name)?.is_some() {
-        let destroyed = run("xl", &["destroy", name]);
+    let mut destroyed = Ok(());
+    let ended = within(DESTROY_LIMIT, Duration::from_millis(200), || {
         if find(name)?.is_none() {
-            break;
+            return Ok(Some(()));
         }
-        if Instant::now() >= deadline {
-            destroyed?;
-            return Err(HostError::Timeout {
-                what: format!("the end of the domain {name}"),
-                seconds: DESTROY_LIMIT.as_secs(),
-                evidence: "`xl list` still shows it".into(),
-            });
-        }
-        std::thread::sleep(Duration::from_millis(200));
+        destroyed = run("xl", &["destroy", name]).map(drop);
+        Ok::<_, HostError>(find(name)?.is_none().then_some(()))
+    })?;
+    if ended.is_some() {
+        return remove_logs(Path::new(LOG_DIR), name);
     }
-    remove_logs(Path::new(LOG_DIR), name)
+    destroyed?;
+    Err(HostError::Timeout {
+        what: format!("the end of the domain {name}"),
+        seconds: DESTROY_LIMIT.as_secs(),
+        evidence: "`xl list` still shows it".into(),
+    })
 }
 
 fn is_ours(name: &str) -> bool {

@@ -30,6 +30,7 @@ pub use vtax_host::command::{CommandLine, Finished, Job};
 use vtax_host::journal::Change;
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::settings::{Parameter, Settings};
+use vtax_host::wait::within;
 use vtax_observe::Subject;
 
 /// Every platform, in the order of tables.
@@ -224,20 +225,12 @@ pub trait Target {
     /// When it cannot be started or does not end within `limit`.
     fn run(&mut self, command: &CommandLine, limit: Duration) -> Result<Finished, HostError> {
         let job = self.start(command)?;
-        let deadline = std::time::Instant::now() + limit;
-        loop {
-            if let Some(finished) = self.poll(job)? {
-                return Ok(finished);
-            }
-            if std::time::Instant::now() >= deadline {
-                return Err(HostError::Timeout {
-                    what: format!("the end of `{}` in the target", command.join(" ")),
-                    seconds: limit.as_secs(),
-                    evidence: String::new(),
-                });
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let finished = within(limit, Duration::from_millis(20), || self.poll(job))?;
+        finished.ok_or_else(|| HostError::Timeout {
+            what: format!("the end of `{}` in the target", command.join(" ")),
+            seconds: limit.as_secs(),
+            evidence: String::new(),
+        })
     }
 
     /// Runs shell lines with all rights over the guest's network device `eth0`, and returns their output.

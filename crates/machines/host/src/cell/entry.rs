@@ -6,13 +6,14 @@ use super::link::numbered;
 use super::{Space, process};
 use crate::HostError;
 use crate::command::{CommandLine, plain};
+use crate::wait::within;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vtax_kernel::cgroup::memberships;
 
 /// Joins the control groups listed up to `--`, then executes the command after it. A process that writes 0 moves
@@ -43,21 +44,19 @@ fn has_become_the_command(pid: u32) -> bool {
 /// # Errors
 /// As [`super::Cell::host_pid`].
 pub fn host_pid(spawned: u32, limit: Duration) -> Result<u32, HostError> {
-    let deadline = Instant::now() + limit;
-    loop {
+    let late = || HostError::Timeout {
+        what: "the start of a command in the cell".to_owned(),
+        seconds: limit.as_secs(),
+        evidence: format!("its waiter is {} (PID {})", process::name(spawned), spawned),
+    };
+    let found = within(limit, Duration::from_millis(1), || {
         let inside = process::children(spawned).first().copied();
-        if let Some(pid) = inside.filter(|pid| has_become_the_command(*pid)) {
-            return Ok(pid);
+        match inside.filter(|pid| has_become_the_command(*pid)) {
+            None if !process::is_alive(spawned) => Err(late()),
+            found => Ok(found),
         }
-        if Instant::now() >= deadline || !process::is_alive(spawned) {
-            return Err(HostError::Timeout {
-                what: "the start of a command in the cell".to_owned(),
-                seconds: limit.as_secs(),
-                evidence: format!("its waiter is {} (PID {})", process::name(spawned), spawned),
-            });
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    })?;
+    found.ok_or_else(late)
 }
 
 /// The place of a process of a cell.

@@ -13,10 +13,11 @@ use super::link::{self, LinkConfig};
 use super::switch::Switch;
 use crate::HostError;
 use crate::command::plain;
+use crate::wait::holds_within;
 use serde::Deserialize;
 use std::fmt;
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time limit for the kernel to remove the port of an ended cell.
 const GONE_LIMIT: Duration = Duration::from_secs(10);
@@ -238,18 +239,15 @@ impl OuterNetwork {
             return Ok(());
         }
         let port = port(holder);
-        let deadline = Instant::now() + GONE_LIMIT;
-        while ip(&["link", "show", "dev", &port]).is_ok() {
-            if Instant::now() >= deadline {
-                return Err(HostError::Timeout {
-                    what: format!("the end of `{port}`, a port of {}", self.uplink),
-                    seconds: GONE_LIMIT.as_secs(),
-                    evidence: format!("`ip link delete {port}` removes it"),
-                });
-            }
-            std::thread::sleep(Duration::from_millis(5));
+        let is_gone = || ip(&["link", "show", "dev", &port]).is_err();
+        if holds_within(GONE_LIMIT, Duration::from_millis(5), is_gone) {
+            return Ok(());
         }
-        Ok(())
+        Err(HostError::Timeout {
+            what: format!("the end of `{port}`, a port of {}", self.uplink),
+            seconds: GONE_LIMIT.as_secs(),
+            evidence: format!("`ip link delete {port}` removes it"),
+        })
     }
 }
 

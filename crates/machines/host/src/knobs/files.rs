@@ -66,33 +66,20 @@ pub fn turbo(key: &str, level: &Level, roots: &Roots) -> Result<Vec<Assignment>,
     let cpu = roots.sys.join("devices/system/cpu");
     let intel = cpu.join("intel_pstate/no_turbo");
     if intel.exists() {
-        return Ok(vec![Assignment::new(
-            key,
-            intel,
-            if on { "0" } else { "1" },
-        )]);
+        return Ok(vec![Assignment::new(key, intel, u8::from(!on).to_string())]);
     }
     let boost = cpu.join("cpufreq/boost");
     if boost.exists() {
-        return Ok(vec![Assignment::new(
-            key,
-            boost,
-            if on { "1" } else { "0" },
-        )]);
+        return Ok(vec![Assignment::new(key, boost, u8::from(on).to_string())]);
     }
-    Err(absent(
-        key,
-        &boost,
-        "the frequency driver of this host has no switch for it",
-    ))
+    let why = "the frequency driver of this host has no switch for it";
+    Err(absent(key, &boost, why))
 }
 
 pub fn smt(key: &str, level: &Level, roots: &Roots) -> Result<Vec<Assignment>, HostError> {
     let on = switch(key, level)?;
     let path = roots.sys.join("devices/system/cpu/smt/control");
-    let Some(now) = text(&path) else {
-        return Err(absent(key, &path, "this kernel cannot switch SMT"));
-    };
+    let now = needed(key, &path, "this kernel cannot switch SMT")?;
     let value = if on { "on" } else { "off" };
     let offers = match now.as_str() {
         "on" | "off" => vec!["on".to_owned(), "off".to_owned()],
@@ -111,9 +98,7 @@ pub fn smt(key: &str, level: &Level, roots: &Roots) -> Result<Vec<Assignment>, H
 pub fn ksm(key: &str, level: &Level, roots: &Roots) -> Result<Vec<Assignment>, HostError> {
     let on = switch(key, level)?;
     let path = roots.sys.join("kernel/mm/ksm/run");
-    let Some(now) = text(&path) else {
-        return Err(absent(key, &path, "this kernel has no KSM"));
-    };
+    let now = needed(key, &path, "this kernel has no KSM")?;
     // 0 stops scanning but keeps merged pages; 2 stops and unmerges (admin-guide/mm/ksm). A fresh kernel's 0 has
     // merged nothing and is left as it is.
     let merged = roots
@@ -128,13 +113,7 @@ pub fn ksm(key: &str, level: &Level, roots: &Roots) -> Result<Vec<Assignment>, H
 pub fn hugepages(key: &str, level: &Level, roots: &Roots) -> Result<Vec<Assignment>, HostError> {
     let value = word(key, level)?;
     let path = roots.sys.join("kernel/mm/transparent_hugepage/enabled");
-    let Some(now) = text(&path) else {
-        return Err(absent(
-            key,
-            &path,
-            "this kernel has no transparent hugepages",
-        ));
-    };
+    let now = needed(key, &path, "this kernel has no transparent hugepages")?;
     let offers = now
         .split_whitespace()
         .map(|word| word.trim_matches(['[', ']']).to_owned())
@@ -192,6 +171,11 @@ pub fn idle(key: &str, level: &Level, roots: &Roots) -> Result<Vec<Assignment>, 
         &roots.sys.join("devices/system/cpu/cpu*/cpuidle/state*"),
         "the kernel has no idle states to choose from on this processor (usual inside a VM)",
     ))
+}
+
+/// The content of a file that a setting needs.
+fn needed(key: &str, path: &Path, why: &str) -> Result<String, HostError> {
+    text(path).ok_or_else(|| absent(key, path, why))
 }
 
 fn absent(key: &str, path: &Path, why: &str) -> HostError {

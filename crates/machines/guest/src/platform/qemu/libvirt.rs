@@ -5,7 +5,7 @@
 //! A domain outlives vtax, so that the journal records it; its files belong to the cell.
 
 use super::command_line::kernel_command_line;
-use super::machine::{self, Accel, Kind, Machine};
+use super::machine::{self, Accel, Machine};
 use crate::platform::vm::agent::{self, Agent};
 use crate::platform::vm::host::{qcow2_layer, takes_direct_io};
 use crate::platform::vm::process::console_text;
@@ -27,6 +27,7 @@ use vtax_host::journal::Change;
 use vtax_host::roots::Roots;
 use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_host::virsh::{PREFIX, Virsh};
+use vtax_host::wait::within;
 use vtax_inventory::{Guests, Identity};
 use vtax_observe::{NetDevice, Subject};
 
@@ -314,27 +315,22 @@ fn wait_for_agent(
     domain: &DomainGuard,
     console: &Path,
 ) -> Result<(), HostError> {
-    let deadline = Instant::now() + BOOT_LIMIT;
-    loop {
-        if agent.synchronise(Duration::from_secs(30))? {
-            return Ok(());
-        }
-        if domain.virsh.state(&domain.name)?.is_none() {
+    let answered = within(BOOT_LIMIT, PAUSE, || {
+        let answered = agent.synchronise(Duration::from_secs(30))?;
+        if !answered && domain.virsh.state(&domain.name)?.is_none() {
             return Err(HostError::Program {
                 command: format!("the domain {}", domain.name),
                 status: "it ended while it booted".to_owned(),
                 output: console_text(console),
             });
         }
-        if Instant::now() >= deadline {
-            return Err(HostError::Timeout {
-                what: format!("the first answer of the guest agent of {}", domain.name),
-                seconds: BOOT_LIMIT.as_secs(),
-                evidence: console_text(console),
-            });
-        }
-        std::thread::sleep(PAUSE);
-    }
+        Ok(answered.then_some(()))
+    })?;
+    answered.ok_or_else(|| HostError::Timeout {
+        what: format!("the first answer of the guest agent of {}", domain.name),
+        seconds: BOOT_LIMIT.as_secs(),
+        evidence: console_text(console),
+    })
 }
 
 /// The description of a domain.
@@ -359,78 +355,59 @@ impl DomainXml<'_> {
         } = self;
         let kvm = machine.accel == Accel::Kvm;
         let network = Surroundings::network(*seat);
-        let mut text = String::new();
-        let mut line = |part: &str| {
-            text.push_str(part);
-            text.push('\n');
-        };
         let quoted = |path: &Path| escaped(&path.to_string_lossy());
-        line(&format!(
-            "<domain type='{}'>",
-            if kvm { "kvm" } else { "qemu" }
-        ));
-        line(&format!("<name>{}</name>", escaped(self.name)));
-        line(&format!(
-            "<memory unit='MiB'>{}</memory>",
-            machine.memory_mib
-        ));
-        line(&format!("<vcpu>{}</vcpu>", machine.vcpus));
-        let kind = match machine.kind {
-            Kind::Q35 => "q35",
-            Kind::Pc => "pc",
-        };
-        line(&format!(
-            "<os><type arch='x86_64' machine='{kind}'>hvm</type>"
-        ));
-        line(&format!(
-            "<kernel>{}</kernel><initrd>{}</initrd>",
-            quoted(&guest.kernel),
-            quoted(&guest.initrd)
-        ));
-        let arguments = kernel_command_line(machine, &network, seat.scratch().is_some());
-        line(&format!("<cmdline>{}</cmdline></os>", escaped(&arguments)));
-        line("<features><acpi/><apic/></features>");
-        line(&match (&machine.cpu, kvm) {
+        let cpu = match (&machine.cpu, kvm) {
             (Some(model), _) => {
                 format!("<cpu mode='custom'><model>{}</model></cpu>", escaped(model))
             }
             (None, true) => "<cpu mode='host-passthrough'/>".to_owned(),
             (None, false) => "<cpu mode='maximum'/>".to_owned(),
+        };
+        // Without this label, libvirt changes the owner of the image, which QEMU only reads.
+        let label =
+            "<seclabel type='static' model='dac' relabel='no'><label>+0:+0</label></seclabel>\n";
+        let scratch = seat.scratch().map(|scratch| {
+            let direct = takes_direct_io(scratch);
+            let cache = if direct { "cache='none'" } else { "" };
+            disk("raw", scratch, "vdb", cache) + "\n"
         });
-        line("<on_reboot>destroy</on_reboot><on_crash>destroy</on_crash>");
-        if self.is_system {
-            // Without this label, libvirt changes the owner of the image, which QEMU only reads.
-            line(
-                "<seclabel type='static' model='dac' relabel='no'><label>+0:+0</label></seclabel>",
-            );
-        }
-        line("<devices>");
-        line(&disk("qcow2", self.root, "vda", "cache='unsafe'"));
-        if let Some(scratch) = seat.scratch() {
-            let cache = if takes_direct_io(scratch) {
-                "cache='none'"
-            } else {
-                ""
-            };
-            line(&disk("raw", scratch, "vdb", cache));
-        }
-        line(&format!(
-            "<interface type='ethernet'><mac address='{}'/><target dev='{}'/><model type='virtio'/><mtu size='{}'/><rom enabled='no'/></interface>",
+        let arguments = kernel_command_line(machine, &network, seat.scratch().is_some());
+        format!(
+            "<domain type='{}'>
+<name>{}</name>
+<memory unit='MiB'>{}</memory>
+<vcpu>{}</vcpu>
+<os><type arch='x86_64' machine='{}'>hvm</type>
+<kernel>{}</kernel><initrd>{}</initrd>
+<cmdline>{}</cmdline></os>
+<features><acpi/><apic/></features>
+{cpu}
+<on_reboot>destroy</on_reboot><on_crash>destroy</on_crash>
+{}<devices>
+{}
+{}<interface type='ethernet'><mac address='{}'/><target dev='{}'/><model type='virtio'/><mtu size='{}'/><rom enabled='no'/></interface>
+<serial type='file'><source path='{}'/></serial>
+<channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>
+<controller type='usb' model='none'/><memballoon model='none'/>
+</devices>
+</domain>
+",
+            if kvm { "kvm" } else { "qemu" },
+            escaped(self.name),
+            machine.memory_mib,
+            machine.vcpus,
+            machine.kind.word(),
+            quoted(&guest.kernel),
+            quoted(&guest.initrd),
+            escaped(&arguments),
+            if self.is_system { label } else { "" },
+            disk("qcow2", self.root, "vda", "cache='unsafe'"),
+            scratch.unwrap_or_default(),
             network.mac,
             escaped(self.tap),
-            network.mtu
-        ));
-        line(&format!(
-            "<serial type='file'><source path='{}'/></serial>",
-            quoted(self.console)
-        ));
-        line(
-            "<channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>",
-        );
-        line("<controller type='usb' model='none'/><memballoon model='none'/>");
-        line("</devices>");
-        line("</domain>");
-        text
+            network.mtu,
+            quoted(self.console),
+        )
     }
 }
 

@@ -120,6 +120,16 @@ pub(super) enum Accel {
     Tcg,
 }
 
+impl Kind {
+    /// Its name for QEMU and libvirt.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Q35 => "q35",
+            Self::Pc => "pc",
+        }
+    }
+}
+
 impl Accel {
     /// The flag for numbers from a guest with this accelerator.
     pub(super) fn source(self) -> Source {

@@ -3,7 +3,7 @@
 
 use super::command_line::{self, Files, Scratch};
 use super::kvm::version;
-use super::machine::{Accel, Backend, Kind, Machine};
+use super::machine::{Accel, Backend, Machine};
 use super::nic::Nic;
 use super::qmp::Qmp;
 use super::threads;
@@ -201,20 +201,10 @@ fn environment(
         ("accel", if kvm { "kvm" } else { "tcg" }.to_owned()),
         ("kvm", if kvm { kvm_backend } else { "tcg" }.to_owned()),
         ("qemu.version", qmp.version().to_owned()),
-        (
-            "vm.machine",
-            match machine.kind {
-                Kind::Q35 => "q35",
-                Kind::Pc => "pc",
-            }
-            .to_owned(),
-        ),
+        ("vm.machine", machine.kind.word().to_owned()),
         (
             "vm.cpu",
-            machine
-                .cpu
-                .clone()
-                .unwrap_or_else(|| default_cpu.to_owned()),
+            machine.cpu.clone().unwrap_or(default_cpu.to_owned()),
         ),
         ("vm.command_line", line.join(" ")),
         ("vm.boot_seconds", format!("{:.3}", boot.as_secs_f64())),

@@ -5,6 +5,7 @@ use super::agent::Agent;
 use crate::image;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use tracing::debug;
 use vtax_host::HostError;
 use vtax_host::untrusted::shown_lines;
+use vtax_host::wait::{holds_within, within};
 
 /// The time limit of a boot; emulated boots take 3 to 15 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
@@ -138,12 +140,12 @@ impl Process {
 
     /// Replaces an error by its cause, if there is one: the VMM's exit or its guest's panic.
     pub(in crate::platform) fn explain(&mut self, error: HostError) -> HostError {
-        let deadline = Instant::now() + Duration::from_millis(500);
-        while Instant::now() < deadline {
-            if let Err(end) = self.check_alive() {
-                return end;
-            }
-            std::thread::sleep(Duration::from_millis(5));
+        let soon = Duration::from_millis(500);
+        let ended = within(soon, Duration::from_millis(5), || {
+            Ok::<_, Infallible>(self.check_alive().err())
+        });
+        if let Ok(Some(end)) = ended {
+            return end;
         }
         if self.has_panicked() {
             return self.ended(error.to_string());
@@ -217,16 +219,8 @@ impl Process {
 
     /// Waits for the process to end, and reaps it. False if it does not end within `limit`.
     pub(in crate::platform) fn ends_within(&mut self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
-        loop {
-            if matches!(self.child.try_wait(), Ok(Some(_))) {
-                return true;
-            }
-            if Instant::now() >= deadline {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let has_ended = || matches!(self.child.try_wait(), Ok(Some(_)));
+        holds_within(limit, Duration::from_millis(2), has_ended)
     }
 
     /// Kills the process.

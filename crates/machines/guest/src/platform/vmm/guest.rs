@@ -22,6 +22,7 @@ use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::{Seat, Space, link};
 use vtax_host::settings::Settings;
+use vtax_host::wait::within;
 use vtax_observe::{NetDevice, Subject};
 
 /// The time limit for the VMM to create its threads, which precedes the boot.
@@ -187,8 +188,8 @@ fn threads(
     process: &mut Process,
     seat: &Seat<'_>,
 ) -> Result<(u32, Vec<u32>), HostError> {
-    let deadline = Instant::now() + THREADS_LIMIT;
-    loop {
+    let pause = Duration::from_millis(5);
+    let found = within(THREADS_LIMIT, pause, || {
         let below = seat.cgroups().into_iter().find_map(|group| {
             let members = fs::read_to_string(group.join("cgroup.procs")).ok()?;
             let mut members = members.lines().filter_map(|pid| pid.parse().ok());
@@ -201,16 +202,15 @@ fn threads(
                 .filter_map(|number| named_thread(&threads, &vmm.vcpu_thread(number)))
                 .collect();
             if u32::try_from(found.len()) == Ok(vcpus) {
-                return Ok((pid, found));
+                return Ok(Some((pid, found)));
             }
         }
-        process.check_alive().map_err(with_kvm)?;
-        if Instant::now() >= deadline {
-            let what = format!("{} and its {vcpus} vCPU threads", vmm.program());
-            return Err(process.timeout(format!("the start of {what}"), THREADS_LIMIT));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        process.check_alive().map_err(with_kvm).map(|()| None)
+    })?;
+    found.ok_or_else(|| {
+        let what = format!("{} and its {vcpus} vCPU threads", vmm.program());
+        process.timeout(format!("the start of {what}"), THREADS_LIMIT)
+    })
 }
 
 fn named_thread(threads: &[(u32, PathBuf)], name: &str) -> Option<u32> {

@@ -22,6 +22,7 @@ use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::Seat;
 use vtax_host::loop_device::Loop;
+use vtax_host::wait::within;
 use vtax_host::xl;
 use vtax_observe::{NetDevice, Subject};
 
@@ -177,10 +178,9 @@ impl Guest {
     }
 
     fn wait_for_agent(&mut self) -> Result<(), HostError> {
-        let deadline = Instant::now() + BOOT_LIMIT;
-        loop {
+        let answered = within(BOOT_LIMIT, Duration::ZERO, || {
             match self.agent()?.synchronise(REQUEST_INTERVAL) {
-                Ok(true) => return Ok(()),
+                Ok(true) => return Ok(Some(())),
                 Ok(false) => {}
                 Err(error) => return Err(self.explain(error)),
             }
@@ -189,14 +189,13 @@ impl Guest {
             if ended.is_some() || console.contains(INIT_FAILED) {
                 return Err(self.ended(ended.unwrap_or("did not come up").to_owned()));
             }
-            if Instant::now() >= deadline {
-                return Err(HostError::Timeout {
-                    what: "the guest agent's first answer".into(),
-                    seconds: BOOT_LIMIT.as_secs(),
-                    evidence: self.evidence(),
-                });
-            }
-        }
+            Ok(None)
+        })?;
+        answered.ok_or_else(|| HostError::Timeout {
+            what: "the guest agent's first answer".into(),
+            seconds: BOOT_LIMIT.as_secs(),
+            evidence: self.evidence(),
+        })
     }
 
     fn agent(&mut self) -> Result<&mut Agent, HostError> {
