@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of histories: the first run with a changed number, over runs of one plan.
 
+use crate::support::multiply_costs_of_vms;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
-use vtax_core::Quantity;
 use vtax_report::analysis::{Analysis, analyse};
 use vtax_report::gate::{GateOutcome, judge_history};
 use vtax_report::history::{History, Of, Series, history, table};
@@ -29,16 +29,7 @@ fn run(folder: &Path, day: u32, kernel: &str, factor: f64) -> Analysis {
         serde_json::from_str(&fs::read_to_string(path.join("run.json")).unwrap()).unwrap();
     *info.get_mut("started").unwrap() = json!(format!("2026-11-{day:02}T03:00:00Z"));
     fs::write(path.join("run.json"), info.to_string()).unwrap();
-    for index in results.trial_indexes() {
-        let mut trial = results.trial(index).unwrap();
-        if trial.treatment.platform == "qemu" {
-            for metric in trial.metrics.values_mut() {
-                let value = metric.quantity.value * factor;
-                metric.quantity = Quantity::new(value, metric.quantity.unit);
-            }
-            results.rewrite_trial(&trial).unwrap();
-        }
-    }
+    multiply_costs_of_vms(&results, factor);
     analyse(&ResultsDir::open(&path).unwrap()).unwrap()
 }
 

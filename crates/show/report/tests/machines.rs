@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of results of several machines: identity, merge, and refusal.
 
+use crate::support::multiply_costs_of_vms;
 use serde_json::json;
 use std::fs;
 use std::path::Path;
-use vtax_core::Quantity;
 use vtax_report::analysis::{analyse, analyse_shards};
 use vtax_results::{ResultsDir, ResultsError, merge};
 use vtax_testkit::results::Fake;
@@ -179,16 +179,7 @@ fn machines_that_disagree_are_reported_and_widen_the_interval() {
                 block % 4 == at
             });
             // On this machine a VM costs more.
-            for index in results.trial_indexes() {
-                let mut trial = results.trial(index).unwrap();
-                if trial.treatment.platform == "qemu" {
-                    for metric in trial.metrics.values_mut() {
-                        let value = metric.quantity.value * (1.0 + 0.3 * f64::from(at));
-                        metric.quantity = Quantity::new(value, metric.quantity.unit);
-                    }
-                    results.rewrite_trial(&trial).unwrap();
-                }
-            }
+            multiply_costs_of_vms(&results, 1.0 + 0.3 * f64::from(at));
             results
         })
         .collect();

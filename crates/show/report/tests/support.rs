@@ -26,6 +26,19 @@ pub fn figure<'a>(figures: &'a [figures::Figure], title: &str) -> &'a figures::F
     found.unwrap_or_else(|| panic!("no `{title}` among {titles:#?}"))
 }
 
+/// Multiplies every number of the trials of VMs.
+pub fn multiply_costs_of_vms(results: &ResultsDir, factor: f64) {
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        if trial.treatment.platform == "qemu" {
+            for metric in trial.metrics.values_mut() {
+                metric.quantity.value *= factor;
+            }
+            results.rewrite_trial(&trial).unwrap();
+        }
+    }
+}
+
 pub fn ramp_run() -> (tempfile::TempDir, ResultsDir, Analysis) {
     let folder = tempfile::tempdir().unwrap();
     let results = ramp::write(&folder.path().join("run"));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of surveys: results of many machines, read as a stream, and their data set.
 
+use crate::support::multiply_costs_of_vms;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use serde_json::json;
@@ -26,16 +27,7 @@ fn run(path: &Path, boot: &str, kernel: &str, factor: f64) -> ResultsDir {
     let results = fake.write(path);
     let host = json!({ "boot_id": boot, "hostname": boot, "kernel": kernel, "cpu": { "model": "Example" } });
     fs::write(path.join("host.json"), host.to_string()).unwrap();
-    for index in results.trial_indexes() {
-        let mut trial = results.trial(index).unwrap();
-        if trial.treatment.platform == "qemu" {
-            for metric in trial.metrics.values_mut() {
-                let value = metric.quantity.value * factor;
-                metric.quantity = Quantity::new(value, metric.quantity.unit);
-            }
-            results.rewrite_trial(&trial).unwrap();
-        }
-    }
+    multiply_costs_of_vms(&results, factor);
     results
 }
 
