@@ -307,28 +307,23 @@ impl Catalogue {
             Some((paper, id)) => (paper, Some(id)),
             None => (wanted, None),
         };
-        let of_paper = self.figures.iter().filter(|figure| figure.paper == paper);
-        let of_paper: Vec<&Figure> = of_paper.collect();
-        if of_paper.is_empty() {
-            let papers: Vec<&str> = self.papers.iter().map(|paper| paper.key.as_str()).collect();
-            return Err(AtlasError::Unknown(format!(
+        let of_paper = || self.figures.iter().filter(|figure| figure.paper == paper);
+        let is_wanted = |figure: &&Figure| id.is_none_or(|id| figure.id == id);
+        let found: Vec<&Figure> = of_paper().filter(is_wanted).collect();
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        let ids: Vec<&str> = of_paper().map(|figure| figure.id.as_str()).collect();
+        let papers: Vec<&str> = self.papers.iter().map(|paper| paper.key.as_str()).collect();
+        Err(AtlasError::Unknown(match id {
+            Some(id) if !ids.is_empty() => {
+                format!("{paper} has no figure `{id}`; it has {}", ids.join(", "))
+            }
+            _ => format!(
                 "there is no paper `{paper}`; there are {}",
                 papers.join(", ")
-            )));
-        }
-        let Some(id) = id else {
-            return Ok(of_paper);
-        };
-        match of_paper.iter().find(|figure| figure.id == id) {
-            Some(figure) => Ok(vec![figure]),
-            None => {
-                let ids: Vec<&str> = of_paper.iter().map(|figure| figure.id.as_str()).collect();
-                Err(AtlasError::Unknown(format!(
-                    "{paper} has no figure `{id}`; it has {}",
-                    ids.join(", ")
-                )))
-            }
-        }
+            ),
+        }))
     }
 
     /// The plans of these figures with their names, each once; of all series, or only of those that judge a claim.

@@ -284,11 +284,11 @@ fn answer(test: &Test, ratio: f64) -> Option<(Outcome, Option<f64>)> {
 
 impl fmt::Display for Score {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is = |number| Number(number, "is", "are");
-        let has = |number| Number(number, "has", "have");
+        let is = |number| with(number, "is", "are");
+        let has = |number| with(number, "has", "have");
         let figures = |verdict| self.figures_that_are(verdict);
         let judged = self.figures.values().sum::<f64>() - figures(FigureVerdict::Unknown);
-        let noun = Number(judged, "figure", "figures");
+        let noun = with(judged, "figure", "figures");
         write!(
             f,
             "Of {noun} that we could judge, {} the same direction ({:.0} the same size too), {:.0} in part, {} undecided (not \
@@ -297,7 +297,7 @@ impl fmt::Display for Score {
             self.sized_figures,
             figures(FigureVerdict::Partly),
             is(figures(FigureVerdict::NotShown)),
-            Number(
+            with(
                 figures(FigureVerdict::Contradicts),
                 "contradicts",
                 "contradict"
@@ -305,14 +305,14 @@ impl fmt::Display for Score {
         )?;
         let claims = |outcome| self.claims_that_are(outcome);
         let judged = self.claims.values().sum::<f64>() - claims(Outcome::Unknown);
-        let noun = Number(judged, "judged claim", "judged claims");
+        let noun = with(judged, "judged claim", "judged claims");
         write!(
             f,
             "Of {noun}, {} the same direction ({:.0} the same size too), {} no effect, as published, {} undecided, {} reversed, \
              {} an effect where the paper has none.",
             has(claims(Outcome::SameDirection)),
             self.size.0,
-            Number(claims(Outcome::NoEffect), "shows", "show"),
+            with(claims(Outcome::NoEffect), "shows", "show"),
             is(claims(Outcome::NotShown)),
             is(claims(Outcome::Reversed)),
             has(claims(Outcome::Unpublished)),
@@ -321,17 +321,10 @@ impl fmt::Display for Score {
 }
 
 /// A rounded number with the word for one and for several.
-struct Number(f64, &'static str, &'static str);
-
-impl fmt::Display for Number {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = self.0.round();
-        write!(
-            f,
-            "{number:.0} {}",
-            if number == 1.0 { self.1 } else { self.2 }
-        )
-    }
+fn with(number: f64, one: &str, several: &str) -> String {
+    let number = number.round();
+    let word = if number == 1.0 { one } else { several };
+    format!("{number:.0} {word}")
 }
 
 #[cfg(test)]

@@ -403,121 +403,91 @@ fn has_doubted_treatment(results: &ResultsDir) -> bool {
 /// is missing.
 fn of_key(analysis: &Analysis, key: &Key) -> Option<Number> {
     let summary = analysis.treatment(&key.treatment)?;
-    let (sum, at) = match key.metric.split_once(" @ ") {
+    let (sum, level) = match key.metric.split_once(" @ ") {
         None => (key.metric.as_str(), None),
-        Some((sum, level)) => (sum, Some(At::named(level)?)),
+        Some((sum, level)) => (sum, Some(level)),
     };
     let metrics: Vec<OfTrials<'_>> = (sum.split(" + "))
-        .map(|name| match at {
-            None => whole(summary, name).map(OfTrials::whole),
-            Some(at) => OfTrials::at(summary, name, at),
+        .map(|name| match level {
+            None => whole(summary, name),
+            Some(level) => at_level(summary, name, level),
         })
         .collect::<Option<_>>()?;
-    let first = metrics.first()?;
+    let (first, _) = metrics.first()?;
     // A provisional analysis also includes suspect trials, which are not compared.
     let trials = analysis.trials.iter();
     let counted = trials.filter(|trial| trial.failed.is_none() && trial.suspect.is_empty());
     let values: Vec<f64> = counted
         .filter_map(|trial| {
-            let of = metrics.iter().map(|metric| metric.values.get(&trial.index));
+            let of = metrics.iter().map(|(_, values)| values.get(&trial.index));
             of.sum::<Option<f64>>()
         })
         .collect();
-    let any = |metric: &OfTrials<'_>| metric.any.certainty;
-    let exact = metrics.iter().all(|metric| any(metric).is_exact());
-    let source = metrics.iter().map(|metric| metric.any.source).max()?;
+    let exact = metrics.iter().all(|(any, _)| any.certainty.is_exact());
+    let source = metrics.iter().map(|(any, _)| any.source).max()?;
     Some(Number {
-        varies: match any(first) {
+        varies: match first.certainty {
             Certainty::Exact { seed } if exact => format!("exact, seed {seed}"),
             Certainty::Seeds => "seed".to_owned(),
             _ => "trial".to_owned(),
         },
-        ..of_values(&values, exact, first.any.unit, source, key)?
+        ..of_values(&values, exact, first.unit, source, key)?
     })
 }
 
+/// A metric, for its unit, flag and certainty, and its values by the index of the trial.
+type OfTrials<'a> = (&'a MetricSummary, BTreeMap<u32, f64>);
+
 /// A metric over the whole measured part, of the target or of a neighbour (`NEIGHBOUR: METRIC`).
-fn whole<'a>(summary: &'a TreatmentSummary, name: &str) -> Option<&'a MetricSummary> {
-    let Some((neighbour, name)) = name.split_once(": ") else {
-        return summary.metric(name);
+fn whole<'a>(summary: &'a TreatmentSummary, name: &str) -> Option<OfTrials<'a>> {
+    let metric = match name.split_once(": ") {
+        None => summary.metric(name)?,
+        Some((neighbour, name)) => {
+            let actor = summary.actors.iter().find(|one| one.name == neighbour)?;
+            actor.metrics.iter().find(|metric| metric.name == name)?
+        }
     };
-    let actor = summary.actors.iter().find(|one| one.name == neighbour)?;
-    actor.metrics.iter().find(|metric| metric.name == name)
+    Some((metric, metric.values.iter().copied().collect()))
 }
 
-/// The load level of a trial to read.
-#[derive(Debug, Clone, Copy)]
-enum At {
-    /// The highest level that kept the objective, for each trial separately.
-    Knee,
-    /// The lowest level.
-    Lowest,
-}
+/// The highest level that kept the objective, for each trial separately.
+const KNEE: &str = "knee";
+/// The lowest level.
+const LOWEST: &str = "lowest";
 
-impl At {
-    fn named(name: &str) -> Option<Self> {
-        match name {
-            "knee" => Some(Self::Knee),
-            "lowest" => Some(Self::Lowest),
-            _ => None,
-        }
-    }
-}
-
-/// The values of a metric by trial.
-struct OfTrials<'a> {
-    /// The source of the unit, flag and certainty.
-    any: &'a MetricSummary,
-    /// The values, by the index of the trial.
-    values: BTreeMap<u32, f64>,
-}
-
-impl<'a> OfTrials<'a> {
-    /// The values over the whole measured part.
-    fn whole(metric: &'a MetricSummary) -> Self {
-        Self {
-            any: metric,
-            values: metric.values.iter().copied().collect(),
-        }
-    }
-
-    /// The values at one level of each trial; `None` where no level has the metric. A trial without a knee has no value
-    /// at the knee. A knee is an offered load, which differs a little from its level: the nearest level is the one.
-    fn at(summary: &'a TreatmentSummary, name: &str, at: At) -> Option<Self> {
-        let levels: Vec<(f64, &MetricSummary)> = (summary.levels.iter())
-            .filter_map(|level| Some((level.level.value, level.metric(name)?)))
-            .collect();
-        let (_, any) = levels.first()?;
-        let knees: BTreeMap<_, f64> = summary
-            .metric(metric::KNEE.name)
-            .into_iter()
-            .flat_map(|knee| knee.values.iter().copied())
-            .collect();
-        // How far a level is from the one that is looked for.
-        let distance = |trial, level: f64| match at {
-            At::Lowest => Some(level),
-            At::Knee => knees.get(trial).map(|knee| (level / knee).ln().abs()),
-        };
-        let mut nearest = BTreeMap::new();
-        for (level, metric) in &levels {
-            for (trial, value) in &metric.values {
-                let Some(distance) = distance(trial, *level) else {
-                    continue;
-                };
-                let best = nearest.entry(*trial).or_insert((distance, *value));
-                if distance < best.0 {
-                    *best = (distance, *value);
-                }
+/// A metric at one level of each trial; `None` where no level has the metric. A trial without a knee has no value at the
+/// knee. A knee is an offered load, which differs a little from its level: the nearest level is the one.
+fn at_level<'a>(summary: &'a TreatmentSummary, name: &str, level: &str) -> Option<OfTrials<'a>> {
+    let levels: Vec<(f64, &MetricSummary)> = (summary.levels.iter())
+        .filter_map(|level| Some((level.level.value, level.metric(name)?)))
+        .collect();
+    let (_, any) = levels.first()?;
+    let knees: BTreeMap<_, f64> = summary
+        .metric(metric::KNEE.name)
+        .into_iter()
+        .flat_map(|knee| knee.values.iter().copied())
+        .collect();
+    // How far a level is from the one that is looked for.
+    let distance = |trial, load: f64| match level {
+        LOWEST => Some(load),
+        KNEE => knees.get(trial).map(|knee| (load / knee).ln().abs()),
+        _ => None,
+    };
+    let mut nearest = BTreeMap::new();
+    for (load, metric) in &levels {
+        for (trial, value) in &metric.values {
+            let Some(distance) = distance(trial, *load) else {
+                continue;
+            };
+            let best = nearest.entry(*trial).or_insert((distance, *value));
+            if distance < best.0 {
+                *best = (distance, *value);
             }
         }
-        let values = nearest
-            .into_iter()
-            .map(|(trial, (_, value))| (trial, value));
-        Some(Self {
-            any,
-            values: values.collect(),
-        })
     }
+    let values = nearest.into_iter();
+    let values = values.map(|(trial, (_, value))| (trial, value));
+    Some((any, values.collect()))
 }
 
 fn of_values(values: &[f64], exact: bool, unit: Unit, source: Source, key: &Key) -> Option<Number> {
