@@ -3,7 +3,7 @@
 
 use crate::image::KERNEL;
 use crate::image::oci::PARAMETER as IMAGE;
-use crate::platform::vm::size::{MEMORY_MIB, PIN, VCPUS};
+use crate::platform::vm::size::{self, MEMORY_MIB, PIN, VCPUS};
 use std::path::PathBuf;
 use vtax_core::Source;
 use vtax_host::HostError;
@@ -239,10 +239,7 @@ impl Machine {
             kind,
             accel,
             cpu,
-            pin: settings
-                .text(PIN.key)
-                .map(CpuList::parse_online)
-                .transpose()?,
+            pin: size::pin(settings)?,
             iothread: IOTHREAD.bool(settings),
             binary: BINARY.text(settings).to_owned(),
             backend,

@@ -8,7 +8,7 @@ use super::nic::Nic;
 use super::qmp::Qmp;
 use super::threads;
 use crate::platform::vm::agent::Agent;
-use crate::platform::vm::host::takes_direct_io;
+use crate::platform::vm::host::{need_device, takes_direct_io};
 use crate::platform::vm::inner;
 use crate::platform::vm::process::{Process, QUIT_LIMIT, pin_each};
 use crate::platform::vm::surroundings::Surroundings;
@@ -20,7 +20,6 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use vtax_core::Bytes;
 use vtax_host::HostError;
-use vtax_host::kernel_file;
 use vtax_host::knobs::{HUGE_PAGES, Knob, TX_TIMER, VHOST_BUSYLOOP};
 use vtax_observe::{NetDevice, Subject};
 
@@ -324,34 +323,20 @@ impl Target for Vm {
 /// Checks, before any trial, that QEMU and the NIC's requirements are present.
 pub(super) fn check(machine: &Machine) -> Result<(), HostError> {
     version(&machine.binary)?;
-    let device = |path: &str, what: &str, remedy: &str| match kernel_file::device(Path::new(path)) {
-        Ok(_) => Ok(()),
-        Err(cause) => Err(HostError::Missing {
-            what: format!("{path}, which {what} needs, ({cause})"),
-            remedy: remedy.to_owned(),
-        }),
-    };
     if machine.accel == Accel::Kvm {
-        device(
-            "/dev/kvm",
-            "vm.accel = \"kvm\"",
-            "load kvm_intel or kvm_amd, or set vm.accel = \"auto\"",
-        )?;
+        let remedy = "load kvm_intel or kvm_amd, or set vm.accel = \"auto\"";
+        need_device("/dev/kvm", "vm.accel = \"kvm\"", remedy)?;
     }
+    let on_tap = "nic.backend = \"tap+vhost\"";
     match &machine.backend {
-        Backend::Tap | Backend::Vtax(_) => device("/dev/net/tun", "a NIC on a tap", "modprobe tun"),
-        Backend::TapVhost => device(
-            "/dev/net/tun",
-            "nic.backend = \"tap+vhost\"",
-            "modprobe tun",
-        )
-        .and_then(|()| {
-            device(
-                "/dev/vhost-net",
-                "nic.backend = \"tap+vhost\"",
-                "modprobe vhost_net, or set nic.backend = \"tap\"",
-            )
-        }),
+        Backend::Tap | Backend::Vtax(_) => {
+            need_device("/dev/net/tun", "a NIC on a tap", "modprobe tun")
+        }
+        Backend::TapVhost => {
+            let remedy = "modprobe vhost_net, or set nic.backend = \"tap\"";
+            need_device("/dev/net/tun", on_tap, "modprobe tun")?;
+            need_device("/dev/vhost-net", on_tap, remedy)
+        }
         Backend::User(_) => Ok(()),
         Backend::VhostUser(socket) if socket.exists() => Ok(()),
         Backend::VhostUser(socket) => Err(HostError::Missing {

@@ -5,6 +5,7 @@ use rustix::fs::{Mode, OFlags};
 use std::path::Path;
 use vtax_host::command::plain;
 use vtax_host::facts::KvmBackend;
+use vtax_host::kernel_file;
 use vtax_host::{HostError, Roots};
 
 /// The KVM module of this kernel: `kvm_vmx`, `kvm_svm`, `kvm_pvm`, or `none`.
@@ -16,6 +17,19 @@ pub(in crate::platform) fn backend() -> String {
         None => "none",
     }
     .to_owned()
+}
+
+/// Checks that a device can be opened, which `what` needs.
+pub(in crate::platform) fn need_device(
+    path: &str,
+    what: &str,
+    remedy: &str,
+) -> Result<(), HostError> {
+    let opened = kernel_file::device(Path::new(path)).map(drop);
+    opened.map_err(|cause| HostError::Missing {
+        what: format!("{path}, which {what} needs, ({cause})"),
+        remedy: remedy.to_owned(),
+    })
 }
 
 /// Whether the file system of an image supports direct I/O.

@@ -2,12 +2,13 @@
 //! A guest of the shared image under Firecracker or Cloud Hypervisor. Its agent is on the serial port, which both
 //! VMMs have and which needs neither a network nor a driver.
 
-use super::{Disk, Machine, Nic, Place, Vmm, pin};
+use super::{Disk, Machine, Nic, Place, Vmm};
 use crate::image::vmlinux;
 use crate::platform::vm::agent::Agent;
 use crate::platform::vm::host::{backend, takes_direct_io};
 use crate::platform::vm::inner;
 use crate::platform::vm::process::{Process, pin_each};
+use crate::platform::vm::size;
 use crate::platform::vm::surroundings::Surroundings;
 use crate::platform::{
     About, CommandLine, Finished, GuestFiles, Job, Target, backing, switch_offloads_off,
@@ -50,7 +51,7 @@ impl Guest {
     ) -> Result<Self, HostError> {
         let binary = vmm.binary(settings);
         let version = vmm.version(&binary)?;
-        let pin = pin(settings)?;
+        let pin = size::pin(settings)?;
         let network = Surroundings::network(seat);
         let run = Surroundings::run_dir(seat);
         let place = Place {

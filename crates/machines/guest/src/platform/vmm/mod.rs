@@ -11,17 +11,15 @@ mod start;
 pub use machine::{Disk, Machine, Nic};
 pub use start::{Place, Started};
 
-use super::vm::size::{MEMORY_MIB, PIN, VCPUS};
+use super::vm::host::need_device;
+use super::vm::size::{self, MEMORY_MIB, PIN, VCPUS};
 use super::{Booted, GuestFiles, Means, Platform};
 use crate::image::oci::PARAMETER as IMAGE;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
 use std::time::Duration;
 use vtax_host::HostError;
-use vtax_host::cell::cpus::CpuList;
 use vtax_host::cell::{self, Seat};
 use vtax_host::command::plain;
-use vtax_host::kernel_file;
 use vtax_host::settings::{Domain, Parameter, Settings};
 
 /// A VMM.
@@ -128,12 +126,6 @@ impl Vmm {
     }
 }
 
-/// The processors for the vCPU threads.
-fn pin(settings: &Settings) -> Result<Option<CpuList>, HostError> {
-    let given = settings.text(PIN.key);
-    given.map(CpuList::parse_online).transpose()
-}
-
 /// `Firecracker v1.13.1` → (1, 13).
 fn number(line: &str) -> Option<(u32, u32)> {
     let version = line
@@ -153,22 +145,12 @@ impl Platform for Vmm {
     }
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
-        pin(settings)?;
+        size::pin(settings)?;
         self.size(settings)?;
         self.version(&self.binary(settings))?;
-        for (device, remedy) in [
-            (
-                "/dev/kvm",
-                "load kvm_intel or kvm_amd: this VMM emulates nothing; kind = \"qemu\" can",
-            ),
-            ("/dev/net/tun", "modprobe tun"),
-        ] {
-            let opened = kernel_file::device(Path::new(device));
-            opened.map_err(|cause| HostError::Missing {
-                what: format!("{device}, which {} needs, ({cause})", self.program()),
-                remedy: remedy.to_owned(),
-            })?;
-        }
+        let remedy = "load kvm_intel or kvm_amd: this VMM emulates nothing; kind = \"qemu\" can";
+        need_device("/dev/kvm", self.program(), remedy)?;
+        need_device("/dev/net/tun", self.program(), "modprobe tun")?;
         cell::check(settings)
     }
 
