@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The closing lines of `make test`, which counts no skipped, omitted or unfinished test as passed, and of `make demo`.
 
+use crate::support::work::executable;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -105,8 +105,7 @@ fn a_demo_on_a_busy_host_says_so_in_one_line_and_ends_with_3() {
     let demo = |line: &str| {
         let directory = tempfile::tempdir().unwrap();
         let vtax = directory.path().join("vtax");
-        fs::write(&vtax, format!("#!/bin/sh\n{line}\n")).unwrap();
-        fs::set_permissions(&vtax, fs::Permissions::from_mode(0o755)).unwrap();
+        executable(&vtax, &format!("#!/bin/sh\n{line}\n"));
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../scripts/demo");
         let output = Command::new(script).arg(vtax).output().unwrap();
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -2,12 +2,12 @@
 //! Plans over many machines: a real Slurm of four nodes, one of which dies in the middle of a trial; machines behind an
 //! ssh; and errors before the first trial.
 
-use crate::support::{can_run_trials, directories, finish, in_order, run, the_host, vtax};
+use crate::support::work::{Work, shown, text, wait_for};
+use crate::support::{can_run_trials, directories, finish, in_order};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -34,54 +34,31 @@ kind = "container"
 kind = "idle"
 "#;
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A directory with the plan in it.
-fn prepared(plan: &str) -> tempfile::TempDir {
-    let work = tempfile::tempdir().unwrap();
-    fs::write(work.path().join("plan.toml"), plan).unwrap();
-    work
-}
-
 /// A value of `PATH` with a directory of these scripts first.
-fn path_with(work: &Path, scripts: &[(&str, &str)]) -> String {
-    let bin = work.join("bin");
-    fs::create_dir_all(&bin).unwrap();
+fn path_with(work: &Work, scripts: &[(&str, &str)]) -> String {
     for (name, script) in scripts {
-        let file = bin.join(name);
-        fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        work.script(name, script);
     }
-    format!("{}:{}", bin.display(), std::env::var("PATH").unwrap())
+    work.path_variable()
 }
 
 /// `vtax run` of the plan in a directory, on an engine.
-fn run_on(work: &Path, engine: &str) -> Command {
-    let mut command = run(
-        &work.join("state"),
-        &work.join("plan.toml"),
-        &work.join("results"),
-    );
+fn run_on(work: &Work, engine: &str) -> Command {
+    let mut command = work.run();
     command.arg("--fleet").arg(engine);
     command
 }
 
-fn analysis(work: &Path, results: &Path) -> Value {
-    let out = finish(
-        vtax(&work.join("state"))
-            .arg("report")
-            .arg("--json")
-            .arg(results),
-        true,
-    );
+fn analysis(work: &Work, results: &str) -> Value {
+    let mut report = work.vtax();
+    report.args(["report", "--json"]).arg(work.at(results));
+    let out = finish(&mut report, true);
     serde_json::from_slice(&out.stdout).unwrap()
 }
 
 /// Checks that the merged results and their analysis have every trial, and each block on one machine.
-fn is_whole(work: &Path, trials: u64) -> Value {
-    let found = analysis(work, &work.join("results"));
+fn is_whole(work: &Work, trials: u64) -> Value {
+    let found = analysis(work, "results");
     assert_eq!(found["counts"]["pending"], 0, "{found}");
     assert_eq!(found["counts"]["failed"], 0, "{found}");
     assert_eq!(found["trials"].as_array().unwrap().len() as u64, trials);
@@ -93,17 +70,6 @@ fn is_whole(work: &Path, trials: u64) -> Value {
         .collect();
     assert_eq!(of.iter().sum::<u64>() * 2, trials, "{of:?}");
     found
-}
-
-fn wait_for<T>(what: &str, seconds: u64, mut found: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(seconds);
-    loop {
-        if let Some(found) = found() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "{what} did not come");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Four Slurm nodes in namespaces of their own.
@@ -224,7 +190,8 @@ impl Cluster {
                 .iter()
                 .any(|pid| path.contains(&format!("/vtax-trial-{pid}-")))
         };
-        wait_for("the end of its trial's control groups", 20, || {
+        let why = || "its trial's control groups are left".to_owned();
+        wait_for(20, why, || {
             let groups = directories(Path::new("/sys/fs/cgroup"));
             let left: Vec<PathBuf> = groups.into_iter().filter(of_it).collect();
             for group in left.iter().rev() {
@@ -258,27 +225,27 @@ fn a_cluster() -> Cluster {
 }
 
 /// The command that runs the plan of a directory in 8 shards on a cluster.
-fn submission(cluster: &Cluster, work: &Path) -> Command {
+fn submission(cluster: &Cluster, work: &Work) -> Command {
     let mut command = cluster.command(Path::new(env!("CARGO_BIN_EXE_vtax")));
     command
-        .env("VTAX_STATE_DIR", work.join("state"))
+        .env("VTAX_STATE_DIR", work.at("state"))
         .arg("run")
-        .arg(work.join("plan.toml"))
+        .arg(work.plan())
         .arg("--results")
-        .arg(work.join("results"))
+        .arg(work.results())
         .args(["--fleet", "slurm:main", "--shards", "8"]);
     command
 }
 
 /// Runs the plan to its end; the node n2 dies in the middle of a trial.
-fn run_and_lose_a_node(cluster: &Cluster, work: &Path, most: Duration) {
-    let printed = work.join("printed");
+fn run_and_lose_a_node(cluster: &Cluster, work: &Work, most: Duration) {
+    let printed = work.at("printed");
     let mut follower = submission(cluster, work)
         .stdout(Stdio::null())
         .stderr(fs::File::create(&printed).unwrap())
         .spawn()
         .unwrap();
-    let workdir = work.join("results.fleet");
+    let workdir = work.at("results.fleet");
     let boot = cluster.boot("n2");
     let on_it = |name: &str| -> Vec<PathBuf> {
         (1..=8)
@@ -292,16 +259,20 @@ fn run_and_lose_a_node(cluster: &Cluster, work: &Path, most: Duration) {
             .collect()
     };
     let story = || fs::read_to_string(&printed).unwrap_or_default();
-    wait_for("a trial on n2", most.as_secs(), || {
-        assert!(follower.try_wait().unwrap().is_none(), "{}", story());
-        let trials = on_it("trials")
-            .into_iter()
-            .flat_map(|path| fs::read_dir(path).unwrap());
-        let mut names = trials
-            .flatten()
-            .map(|entry| entry.file_name().into_string().unwrap());
-        names.any(|name| name.contains(".partial-")).then_some(())
-    });
+    wait_for(
+        most.as_secs(),
+        || "no trial came on n2".to_owned(),
+        || {
+            assert!(follower.try_wait().unwrap().is_none(), "{}", story());
+            let trials = on_it("trials")
+                .into_iter()
+                .flat_map(|path| fs::read_dir(path).unwrap());
+            let mut names = trials
+                .flatten()
+                .map(|entry| entry.file_name().into_string().unwrap());
+            names.any(|name| name.contains(".partial-")).then_some(())
+        },
+    );
     cluster.lose("n2");
     // Slurm delays a requeued task for a while.
     let scontrol = Path::new("scontrol");
@@ -336,16 +307,15 @@ fn run_and_lose_a_node(cluster: &Cluster, work: &Path, most: Duration) {
 
 #[test(needs = [can_run_trials(), brought_by_test_all("slurmctld"), brought_by_test_all("slurmd")])]
 fn slurm_loses_a_node_in_mid_trial_and_the_run_ends_whole() {
-    let _host = the_host();
+    let work = Work::alone(PLAN);
     let cluster = a_cluster();
-    let work = prepared(PLAN);
-    run_and_lose_a_node(&cluster, work.path(), Duration::from_secs(500));
-    let found = is_whole(work.path(), 16);
+    run_and_lose_a_node(&cluster, &work, Duration::from_secs(500));
+    let found = is_whole(&work, 16);
     assert_eq!(found["place"], "slurm");
     let machines = found["fleet"]["machines"].as_u64().unwrap();
     assert!((3..=4).contains(&machines), "{found}");
     // The same command finds the run finished, and submits no job.
-    let again = finish(&mut submission(&cluster, work.path()), true);
+    let again = finish(&mut submission(&cluster, &work), true);
     assert!(!text(&again.stderr).contains("Slurm's job"), "{again:?}");
 }
 
@@ -371,27 +341,22 @@ arrival = "constant"
 /// gives no difference.
 #[test(needs = [by_name_only()])]
 fn what_four_nodes_say_of_which_one_dies_one_machine_says_too() {
-    let _host = the_host();
+    let work = Work::alone(STEADY);
     let cluster = a_cluster();
-    let work = prepared(STEADY);
-    let at = |name: &str| work.path().join(name);
+    let at = |name: &str| work.at(name);
     let half = |half: &str| {
-        let mut run = run(&at("state"), &at("plan.toml"), &at("single"));
-        finish(run.args(["--shard", half]), true);
+        finish(work.run_into("single").args(["--shard", half]), true);
     };
     half("1/2");
-    run_and_lose_a_node(&cluster, work.path(), Duration::from_secs(3000));
+    run_and_lose_a_node(&cluster, &work, Duration::from_secs(3000));
     half("2/2");
-    let fleet = is_whole(work.path(), 160);
+    let fleet = is_whole(&work, 160);
     println!("{}", text(&fs::read(at("printed")).unwrap()));
     println!("blocks of each machine: {}", fleet["fleet"]["blocks"]);
-    let mut compare = vtax(&at("state"));
+    let mut compare = work.vtax();
     compare.arg("compare").args([at("single"), at("results")]);
     println!("{}", text(&finish(&mut compare, true).stdout));
-    for (name, analysis) in [
-        ("single", &analysis(work.path(), &at("single"))),
-        ("fleet", &fleet),
-    ] {
+    for (name, analysis) in [("single", &analysis(&work, "single")), ("fleet", &fleet)] {
         let taxes = analysis["comparisons"].as_array().unwrap().iter();
         for tax in taxes.filter(|tax| tax["metric"] == "cpu.per_work") {
             println!(
@@ -435,21 +400,20 @@ exec sh -c "$*"
 
 #[test(needs = [test_all("takes 10 s"), can_run_trials()])]
 fn machines_behind_ssh_share_the_shards_and_those_that_are_lost_are_left_out() {
-    let _host = the_host();
-    let work = prepared(&PLAN.replace("repetitions = 8", "repetitions = 4"));
-    let path = path_with(work.path(), &[("ssh", SSH)]);
-    let hosts = work.path().join("hosts.txt");
+    let work = Work::alone(&PLAN.replace("repetitions = 8", "repetitions = 4"));
+    let path = path_with(&work, &[("ssh", SSH)]);
+    let hosts = work.at("hosts.txt");
     fs::write(&hosts, "refuses\ndies # soon\nstays\n").unwrap();
     let engine = format!("ssh:{}", hosts.display());
-    let out = finish(run_on(work.path(), &engine).env("PATH", &path), true);
+    let out = finish(run_on(&work, &engine).env("PATH", &path), true);
     let printed = text(&out.stderr);
     assert!(printed.contains("Permission denied"), "{printed}");
-    is_whole(work.path(), 8);
-    what_is_merged_by_hand(work.path());
+    is_whole(&work, 8);
+    what_is_merged_by_hand(&work);
     // Without any machine the run reports the reason, and existing results stay.
     fs::write(&hosts, "refuses\n").unwrap();
-    let lost = prepared(PLAN);
-    let all = finish(run_on(lost.path(), &engine).env("PATH", &path), false);
+    let lost = Work::of(PLAN);
+    let all = finish(run_on(&lost, &engine).env("PATH", &path), false);
     assert!(
         text(&all.stderr).contains("every machine is lost"),
         "{all:?}"
@@ -457,22 +421,17 @@ fn machines_behind_ssh_share_the_shards_and_those_that_are_lost_are_left_out() {
 }
 
 /// `vtax merge` of the machines' results, intact and after several kinds of damage.
-fn what_is_merged_by_hand(work: &Path) {
-    let workdir = work.join("results.fleet");
+fn what_is_merged_by_hand(work: &Work) {
+    let workdir = work.at("results.fleet");
     let shard = |number: u32| -> PathBuf {
         let parts = fs::read_dir(workdir.join(format!("shard-{number}"))).unwrap();
         parts.flatten().next().unwrap().path()
     };
     let shards: Vec<PathBuf> = (1..=4).map(shard).collect();
     let merge = |name: &str, from: &[&PathBuf], success: bool| {
-        let mut command = vtax(&work.join("state"));
-        command
-            .arg("merge")
-            .args(from)
-            .arg("--results")
-            .arg(work.join(name));
-        let out = finish(&mut command, success);
-        format!("{}{}", text(&out.stdout), text(&out.stderr))
+        let mut command = work.vtax();
+        command.arg("merge").args(from).arg("--results");
+        shown(&finish(command.arg(work.at(name)), success))
     };
     let change = |of: &Path, file: &str, name: &str, value: &str| {
         let path = of.join(file);
@@ -503,17 +462,17 @@ fn what_is_merged_by_hand(work: &Path) {
     change(&shards[3], "host.json", "kernel", "2.4.37");
     let kinds = merge("kinds", &[&shards[2], &shards[3]], true);
     assert!(kinds.contains("of 2 kinds (kernel: "), "{kinds}");
-    assert!(!work.join("kinds").exists());
+    assert!(!work.at("kinds").exists());
     for kind in ["kinds.kind-1", "kinds.kind-2"] {
-        assert!(work.join(kind).join("report.html").exists(), "{kind}");
+        assert!(work.at(kind).join("report.html").exists(), "{kind}");
     }
 }
 
 #[test]
 fn what_no_machine_could_run_is_refused_before_it_is_tried() {
-    let work = prepared(PLAN);
+    let work = Work::of(PLAN);
     let refused = |engine: &str, arguments: &[&str], path: &str, expected: &str| {
-        let mut command = run_on(work.path(), engine);
+        let mut command = run_on(&work, engine);
         let out = finish(command.args(arguments).env("PATH", path), false);
         let printed = text(&out.stderr);
         assert!(printed.contains(expected), "{engine}: {printed}");
@@ -524,7 +483,7 @@ fn what_no_machine_could_run_is_refused_before_it_is_tried() {
     refused("slurm", &["--shards", "0"], &path, "invalid value");
     refused("slurm", &["--place", "ssh:x"], &path, "leave --place out");
     refused("kubernetes", &[], &path, "--pod-image");
-    let hosts = work.path().join("hosts.txt");
+    let hosts = work.at("hosts.txt");
     fs::write(&hosts, "good\n-oProxyCommand=reboot\ngood\n").unwrap();
     let engine = format!("ssh:{}", hosts.display());
     refused(&engine, &["--shards", "8"], &path, "line 2");
@@ -542,7 +501,7 @@ fn what_no_machine_could_run_is_refused_before_it_is_tried() {
         "belongs to a run with 8 shards, not 4",
     );
     let other = PLAN.replace("300ms", "400ms");
-    fs::write(work.path().join("plan.toml"), other).unwrap();
+    fs::write(work.plan(), other).unwrap();
     refused(
         &engine,
         &["--shards", "8"],
@@ -553,16 +512,16 @@ fn what_no_machine_could_run_is_refused_before_it_is_tried() {
 
 #[test]
 fn slurm_that_is_missing_or_rejects_the_job_is_reported_with_its_words() {
-    let work = prepared(PLAN);
-    let nothing = work.path().join("nothing");
+    let work = Work::of(PLAN);
+    let nothing = work.at("nothing");
     fs::create_dir(&nothing).unwrap();
-    let mut command = run_on(work.path(), "slurm");
+    let mut command = run_on(&work, "slurm");
     let out = finish(command.env("PATH", &nothing), false);
     let printed = text(&out.stderr);
     assert!(printed.contains("squeue, Slurm's is missing"), "{printed}");
     let words = "echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1";
-    let path = path_with(work.path(), &[("squeue", "exit 0"), ("sbatch", words)]);
-    let mut command = run_on(work.path(), "slurm:gpu");
+    let path = path_with(&work, &[("squeue", "exit 0"), ("sbatch", words)]);
+    let mut command = run_on(&work, "slurm:gpu");
     let out = finish(command.env("PATH", path), false);
     let printed = text(&out.stderr);
     assert!(
@@ -573,28 +532,28 @@ fn slurm_that_is_missing_or_rejects_the_job_is_reported_with_its_words() {
 
 #[test]
 fn kubernetes_gets_a_manifest_by_kubectl_or_in_print() {
-    let work = prepared(PLAN);
-    let taken = work.path().join("taken.json");
+    let work = Work::of(PLAN);
+    let taken = work.at("taken.json");
     let keeps = format!("cat > {}", taken.display());
     let run = |path: &str, success: bool| {
-        let mut command = run_on(work.path(), "kubernetes");
+        let mut command = run_on(&work, "kubernetes");
         command
             .args(["--pod-image", "registry.example/vtax"])
             .env("PATH", path);
         finish(&mut command, success)
     };
-    let path = path_with(work.path(), &[("kubectl", &keeps)]);
+    let path = path_with(&work, &[("kubectl", &keeps)]);
     let out = run(&path, true);
     assert!(text(&out.stdout).contains("vtax merge"), "{out:?}");
     let manifest: Value = serde_json::from_slice(&fs::read(&taken).unwrap()).unwrap();
     assert_eq!(manifest["items"][1]["spec"]["completions"], 8);
     let path = path_with(
-        work.path(),
+        &work,
         &[("kubectl", "echo 'connection refused' >&2; exit 1")],
     );
     let out = run(&path, false);
     assert!(text(&out.stderr).contains("connection refused"), "{out:?}");
-    let nothing = work.path().join("nothing");
+    let nothing = work.at("nothing");
     fs::create_dir(&nothing).unwrap();
     let out = run(&nothing.display().to_string(), true);
     let printed: Value = serde_json::from_slice(&out.stdout).unwrap();

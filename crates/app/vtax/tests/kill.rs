@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `kill -9` of runs at random times: no trial is lost or run twice, and the host is restored.
 
-use crate::support::{
-    HostState, can_run_trials, finish, note, record, recorded, run, the_host, vtax,
-};
+use crate::support::work::{Work, kill, start, wait_for};
+use crate::support::{HostState, can_run_trials, finish, note, record, recorded};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 /// Every platform, and a host setting that must be restored.
 const PLAN: &str = r#"
@@ -68,19 +67,15 @@ fn a_process_and_a_control_group_that_a_run_leaves_are_seen() {
     let hierarchy = hierarchy.unwrap().split(' ').nth(1).unwrap().to_owned();
     let group = format!("{hierarchy}/vtax-trial-{}-0", left.trim());
     fs::create_dir(&group).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(10);
-    let seen = loop {
+    let why = || format!("{:?}", before.news());
+    let seen = wait_for(10, why, || {
         let seen = before.news();
-        let process = seen.iter().find(|one| one.contains("sleep 61.7"));
-        if let Some(process) = process {
-            let pid: i32 = process.split(' ').nth(1).unwrap().parse().unwrap();
-            let pid = rustix::process::Pid::from_raw(pid).unwrap();
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-            break seen;
-        }
-        assert!(Instant::now() < deadline, "{seen:?}");
-        std::thread::sleep(Duration::from_millis(10));
-    };
+        let process = seen.iter().find(|one| one.contains("sleep 61.7"))?;
+        let pid: i32 = process.split(' ').nth(1).unwrap().parse().unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        Some(seen)
+    });
     fs::remove_dir(&group).unwrap();
     assert!(seen.contains(&group), "{seen:?}");
     before.assert_nothing_new("after both have gone");
@@ -117,13 +112,9 @@ fn killed_ten_times_a_run_loses_nothing_and_leaves_nothing() {
 /// Kills a run after each time, in milliseconds, and then finishes it.
 fn killed_a_run_loses_nothing(delays_ms: &[u64]) {
     // Runs of other tests change the settings that this one compares.
-    let _host = the_host();
-    let work = tempfile::tempdir().unwrap();
-    let plan = work.path().join("plan.toml");
-    let results = work.path().join("results");
-    let state = work.path().join("state");
-    fs::write(&plan, PLAN).unwrap();
-    finish(vtax(&state).args(["image", "build"]), true);
+    let work = Work::alone(PLAN);
+    let results = work.results();
+    finish(work.vtax().args(["image", "build"]), true);
     let (before, pages) = (HostState::read(), huge_pages());
 
     let mut seen = BTreeMap::new();
@@ -138,17 +129,12 @@ fn killed_a_run_loses_nothing(delays_ms: &[u64]) {
     };
     let mut killed = 0;
     for &delay_ms in delays_ms {
-        let mut run = run(&state, &plan, &results)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut run = start(&mut work.run());
         std::thread::sleep(Duration::from_millis(delay_ms));
         if run.try_wait().unwrap().is_none() {
             killed += 1;
         }
-        run.kill().unwrap();
-        run.wait().unwrap();
+        kill(&mut run);
         let now = finished(&results);
         kept(&now, &seen);
         seen = now;
@@ -159,11 +145,11 @@ fn killed_a_run_loses_nothing(delays_ms: &[u64]) {
         "every kill must hit a run in progress: the plan is too short"
     );
 
-    finish(&mut run(&state, &plan, &results), true);
+    work.finish();
     let all = finished(&results);
     kept(&all, &seen);
     assert_eq!(all.len(), 12, "3 platforms x 2 workloads x 2 repetitions");
-    let journal = fs::read(state.join("journal.jsonl")).unwrap();
+    let journal = fs::read(work.at("state/journal.jsonl")).unwrap();
     assert!(
         journal.is_empty(),
         "the journal still holds {}",

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Trials whose command leaves processes running, or leaves its control groups: costs that nobody counts.
 
-use crate::support::{can_run_trials, run, the_host};
+use crate::support::can_run_trials;
+use crate::support::work::Work;
 use std::fs;
-use vtax_results::{ResultsDir, Trial};
+use vtax_results::Trial;
 
 /// Runs a shell script once on each platform.
 fn trials(script: &str, platforms: &[&str]) -> Vec<Trial> {
-    let work = tempfile::tempdir().unwrap();
-    let path = |name: &str| work.path().join(name);
     let platforms = platforms
         .iter()
         .map(|kind| format!("[[platform]]\nkind = \"{kind}\"\n"));
@@ -17,16 +16,20 @@ fn trials(script: &str, platforms: &[&str]) -> Vec<Trial> {
          [[workload]]\nkind = \"command\"\nload = \"sh ./script\"\nfiles = [\"script\"]\n",
         platforms.collect::<String>()
     );
-    fs::write(path("plan.toml"), plan).unwrap();
-    fs::write(path("script"), script).unwrap();
-    let _host = the_host();
-    let results = path("results");
+    let work = Work::alone(&plan);
+    fs::write(work.at("script"), script).unwrap();
     // A run without a trial that counts ends with an error.
-    let output = run(&path("state"), &path("plan.toml"), &results)
-        .output()
-        .unwrap();
-    let results = ResultsDir::open(&results).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    results.trials().map(Result::unwrap).collect()
+    let output = work.run().output().unwrap();
+    assert!(work.results().join("run.json").exists(), "{output:?}");
+    work.trials()
+}
+
+/// Asserts how many reasons to doubt a trial begin like this.
+fn doubts(trial: &Trial, begin: &str, count: usize) {
+    let found = trial.suspect.iter();
+    let found = found.filter(|reason| reason.starts_with(begin));
+    let label = &trial.treatment.label;
+    assert_eq!(found.count(), count, "{label}: {:?}", trial.suspect);
 }
 
 const WORK: &str = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
@@ -36,15 +39,7 @@ fn a_command_that_leaves_work_running_makes_its_trial_suspect() {
     let platforms = ["native", "container", "qemu"];
     let left = format!("while :; do {WORK}; done & sleep 0.3");
     for trial in trials(&left, &platforms) {
-        let found = trial.suspect.iter();
-        let found = found.filter(|reason| reason.starts_with("the command left `sh` running"));
-        assert_eq!(
-            found.count(),
-            1,
-            "{}: {:?}",
-            trial.treatment.label,
-            trial.suspect
-        );
+        doubts(&trial, "the command left `sh` running", 1);
     }
     let waited = format!("({WORK}) & wait");
     for trial in trials(&waited, &platforms) {
@@ -65,15 +60,7 @@ fn a_command_that_does_not_wait_for_a_process_that_ends_makes_its_trial_suspect(
     // The process has no parent in the command, and ends before it.
     let script = format!("(setsid sh -c '{WORK}' &) ; sleep 4");
     for trial in trials(&script, &["native", "container"]) {
-        let found = trial.suspect.iter();
-        let found = found.filter(|reason| reason.starts_with("the command did not wait for"));
-        assert_eq!(
-            found.count(),
-            1,
-            "{}: {:?}",
-            trial.treatment.label,
-            trial.suspect
-        );
+        doubts(&trial, "the command did not wait for", 1);
     }
 }
 
@@ -132,9 +119,7 @@ fn the_processes_of_a_sandbox_with_a_kernel_of_its_own_are_not_the_commands() {
     let waited = format!("({WORK}) & wait; head -c 50000000 /dev/zero | sha256sum");
     for trial in trials(&waited, &[platform]) {
         // Other reasons depend on the other load of this host.
-        let found = trial.suspect.iter();
-        let mut found = found.filter(|reason| reason.starts_with("the command"));
-        assert_eq!(found.next(), None, "{:?}", trial.suspect);
+        doubts(&trial, "the command", 0);
         let value = |name: &str| trial.metrics[name].quantity.value;
         // On a busy host the sandbox's clock counts waiting as the command's own time, and no start remains.
         assert!(value("launch.cpu") >= 0.0 && value("launch.spread") >= 0.0);

@@ -2,10 +2,12 @@
 //! Domains of libvirt: a real libvirtd in network and mount namespaces of its own, without a network of libvirt's, and
 //! emulated guests.
 
-use crate::support::{HostState, can_run_trials, finish, in_order, recorded, the_host, vtax};
+use crate::support::work::{
+    Work, executable, kill, run_in_order, shown, start, text, wait_for, wait_in,
+};
+use crate::support::{HostState, can_run_trials, finish, in_order, recorded};
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -34,15 +36,14 @@ rate_mbit = 20
 
 /// A libvirtd and its namespaces.
 struct Libvirt {
-    work: tempfile::TempDir,
+    work: Work,
     space: Child,
-    _turn: fs::File,
 }
 
 impl Drop for Libvirt {
     fn drop(&mut self) {
         // Guests survive their libvirtd.
-        for name in String::from_utf8_lossy(&self.virsh(&["list", "--name"]).stdout).lines() {
+        for name in text(&self.virsh(&["list", "--name"]).stdout).lines() {
             self.virsh(&["destroy", name]);
         }
         let _ = self.space.kill();
@@ -58,21 +59,13 @@ impl Drop for Libvirt {
 fn sh(script: &str) -> String {
     let output = Command::new("sh").args(["-ec", script]).output().unwrap();
     assert!(output.status.success(), "{script}: {}", shown(&output));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn shown(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    text(&output.stdout)
 }
 
 impl Libvirt {
     fn start() -> Self {
-        let turn = the_host();
-        let work = tempfile::tempdir().unwrap();
-        finish(
-            vtax(&work.path().join("state")).args(["image", "build"]),
-            true,
-        );
+        let work = Work::alone(PLAN);
+        finish(work.vtax().args(["image", "build"]), true);
         let path = work.path().display().to_string();
         let script = format!(
             "mount --make-rprivate /
@@ -105,17 +98,10 @@ impl Libvirt {
             .read_line(&mut ready)
             .unwrap();
         assert_eq!(ready.trim(), "ready");
-        let libvirt = Self {
-            work,
-            space,
-            _turn: turn,
-        };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !libvirt.virsh(&["list"]).status.success() {
-            let log = fs::read_to_string(libvirt.work.path().join("libvirtd.log"));
-            assert!(Instant::now() < deadline, "{log:?}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let libvirt = Self { work, space };
+        let log = || fs::read_to_string(libvirt.work.at("libvirtd.log")).unwrap_or_default();
+        let answers = || libvirt.virsh(&["list"]).status.success();
+        wait_for(60, log, || answers().then_some(()));
         libvirt
     }
 
@@ -138,7 +124,7 @@ impl Libvirt {
     fn ask(&self, arguments: &[&str]) -> String {
         let output = self.virsh(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", shown(&output));
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        text(&output.stdout).trim().to_owned()
     }
 
     /// The network namespace of libvirt, as an argument of nsenter.
@@ -148,33 +134,30 @@ impl Libvirt {
     }
 
     fn results(&self) -> PathBuf {
-        self.work.path().join("results")
+        self.work.results()
     }
 
     /// `vtax run` in the network namespace of libvirt.
     fn run(&self, more: &str) -> Command {
         let plan = PLAN.replace("URI", &self.uri()).replace("MORE", more);
-        let file = self.work.path().join("plan.toml");
-        fs::write(&file, plan).unwrap();
+        fs::write(self.work.plan(), plan).unwrap();
         let mut command = Command::new("nsenter");
-        let bin = self.work.path().join("bin");
-        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
         command
             .arg(self.network())
             .arg(self.program())
             .arg("run")
-            .arg(file)
+            .arg(self.work.plan())
             .arg("--results")
             .arg(self.results())
-            .env("VTAX_STATE_DIR", self.work.path().join("state"))
-            .env("PATH", path);
+            .env("VTAX_STATE_DIR", self.work.at("state"))
+            .env("PATH", self.work.path_variable());
         recorded(&mut command);
         command
     }
 
     /// The program without debug information, which takes long to copy into an emulated guest.
     fn program(&self) -> PathBuf {
-        let small = self.work.path().join("vtax");
+        let small = self.work.at("vtax");
         if !small.exists() {
             sh(&format!(
                 "strip -o {} {}",
@@ -192,12 +175,9 @@ fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kil
     // The comparison includes the directories of domains.
     let left = || libvirt.ask(&["list", "--all"]);
     let (host, before) = (HostState::read(), left());
-    let output = libvirt.run("").output().unwrap();
-    assert!(in_order(output.status), "{}", shown(&output));
+    run_in_order(&mut libvirt.run(""));
     assert_eq!(left(), before);
-    let results = ResultsDir::open(&libvirt.results()).unwrap();
-    for trial in results.trials() {
-        let trial = trial.unwrap();
+    for trial in libvirt.work.trials() {
         assert_eq!(trial.outcome, TrialOutcome::Complete);
         assert!(trial.work.as_ref().unwrap().amount > 0.0);
         let cores = |name: &str| trial.metrics[name].quantity.value;
@@ -208,23 +188,11 @@ fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kil
     }
     // The run is killed while a domain runs. The kernel does not end the domain; the journal does.
     fs::remove_dir_all(libvirt.results()).unwrap();
-    let mut run = libvirt
-        .run("")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !libvirt.ask(&["list", "--name"]).contains("vtax-") {
-        assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    run.kill().unwrap();
-    run.wait().unwrap();
-    finish(
-        vtax(&libvirt.work.path().join("state")).arg("restore"),
-        true,
-    );
+    let mut run = start(&mut libvirt.run(""));
+    let is_there = || libvirt.ask(&["list", "--name"]).contains("vtax-");
+    wait_in(&mut run, 120, is_there);
+    kill(&mut run);
+    finish(libvirt.work.vtax().arg("restore"), true);
     assert_eq!(left(), before);
     host.assert_nothing_new("after a kill");
 }
@@ -247,9 +215,7 @@ fn production(libvirt: &Libvirt) {
          exec /usr/bin/ssh -F none $there -i {path}/user -o UserKnownHostsFile=/dev/null \
          -o StrictHostKeyChecking=no -o LogLevel=ERROR \"$@\"\n"
     );
-    let bin = libvirt.work.path().join("bin/ssh");
-    fs::write(&bin, ssh).unwrap();
-    fs::set_permissions(&bin, fs::Permissions::from_mode(0o755)).unwrap();
+    let bin = executable(&libvirt.work.at("bin/ssh"), &ssh);
     let xml = format!(
         "<domain type='qemu'><name>web</name><memory unit='MiB'>1024</memory><vcpu>1</vcpu>
          <os><type arch='x86_64' machine='q35'>hvm</type><kernel>{}</kernel><initrd>{}</initrd>
@@ -264,13 +230,13 @@ fn production(libvirt: &Libvirt) {
         files.kernel.display(),
         files.initrd.display()
     );
-    fs::write(libvirt.work.path().join("web.xml"), xml).unwrap();
+    fs::write(libvirt.work.at("web.xml"), xml).unwrap();
     libvirt.ask(&["create", &format!("{path}/web.xml")]);
     sh(&format!(
         "nsenter {} sh -ec 'ip address add 10.94.0.1/24 dev web0; ip link set web0 up'",
         libvirt.network()
     ));
-    let key = fs::read_to_string(libvirt.work.path().join("user.pub")).unwrap();
+    let key = fs::read_to_string(libvirt.work.at("user.pub")).unwrap();
     let script = format!(
         "mkdir -p /root/.ssh /run/sshd; echo {} > /root/.ssh/authorized_keys; ssh-keygen -A; /usr/sbin/sshd",
         key.trim().replace(' ', "\\u0020")
@@ -284,7 +250,7 @@ fn production(libvirt: &Libvirt) {
         .status
         .success()
     {
-        let log = fs::read_to_string(libvirt.work.path().join("web.log"));
+        let log = fs::read_to_string(libvirt.work.at("web.log"));
         assert!(Instant::now() < deadline, "{log:?}");
         std::thread::sleep(Duration::from_millis(500));
     }
@@ -308,7 +274,7 @@ fn production(libvirt: &Libvirt) {
 /// The exporter sends the domain its own share, which `vtax share` reads inside.
 fn receives_its_share(libvirt: &Libvirt) {
     let work = libvirt.work.path();
-    let mut exporter = vtax(&work.join("state"));
+    let mut exporter = libvirt.work.vtax();
     exporter.args(["exporter", "--interval", "1s", "--listen"]);
     exporter.arg(format!("unix:{}", work.join("metrics").display()));
     exporter.arg("--share").arg(work.join("share"));
@@ -353,7 +319,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
     let libvirt = Libvirt::start();
     production(&libvirt);
     let inside = |line: &str| {
-        let ssh = libvirt.work.path().join("bin/ssh");
+        let ssh = libvirt.work.at("bin/ssh");
         sh(&format!(
             "nsenter {} {} root@10.94.0.2 '{line}'",
             libvirt.network(),
@@ -391,7 +357,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
     }
     assert_eq!(state(), before);
     assert!(!libvirt.results().exists());
-    let mut new = vtax(&libvirt.work.path().join("state"));
+    let mut new = libvirt.work.vtax();
     new.args(["plan", "new", "--for", "libvirt:web"]);
     let new = new
         .env("LIBVIRT_DEFAULT_URI", libvirt.uri())
@@ -410,8 +376,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert_eq!(state(), before);
-    let output = libvirt.run(more).output().unwrap();
-    assert!(in_order(output.status), "{}", shown(&output));
+    run_in_order(&mut libvirt.run(more));
     // The domain ran all the time: its uptime grew by the same number of seconds as the host's clock.
     let (inside_it, here) = (uptime() - began.0, began.1.elapsed().as_secs_f64());
     assert!((inside_it - here).abs() < 5.0, "{inside_it} s and {here} s");
@@ -420,12 +385,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
         assert!(Instant::now() < deadline, "{before:?}\n{:?}", state());
         std::thread::sleep(Duration::from_millis(200));
     }
-    let trial = ResultsDir::open(&libvirt.results())
-        .unwrap()
-        .trials()
-        .next()
-        .unwrap()
-        .unwrap();
+    let trial = &libvirt.work.trials()[0];
     assert_eq!(trial.outcome, TrialOutcome::Complete);
     let fact = |name: &str| trial.environment[name].as_str();
     assert_eq!(
@@ -438,20 +398,13 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
     // By ssh alone the target is the same guest of this host, identified by its UUID.
     fs::remove_dir_all(libvirt.results()).unwrap();
     let mut run = libvirt.run("");
-    let plan = libvirt.work.path().join("plan.toml");
     let text = PLAN.replace(
         "kind = \"libvirt\"\nlibvirt.uri = \"URI\"\nMORE",
         "kind = \"ssh\"\nssh.to = \"root@10.94.0.2\"",
     );
-    fs::write(plan, text).unwrap();
-    let output = run.output().unwrap();
-    assert!(in_order(output.status), "{}", shown(&output));
-    let trial = ResultsDir::open(&libvirt.results())
-        .unwrap()
-        .trials()
-        .next()
-        .unwrap()
-        .unwrap();
+    fs::write(libvirt.work.plan(), text).unwrap();
+    run_in_order(&mut run);
+    let trial = &libvirt.work.trials()[0];
     assert_eq!(trial.environment["host.guest"], "web");
     assert!(trial.metrics["cpu.stage.vcpu"].quantity.value > 0.0);
     receives_its_share(&libvirt);
@@ -475,7 +428,7 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
         "Port 2222\nListenAddress 127.0.0.1\nHostKey {path}/host\nPidFile none\nUsePAM no\n\
          StrictModes no\nAuthorizedKeysFile {path}/user.pub\n"
     );
-    fs::write(libvirt.work.path().join("sshd_config"), config).unwrap();
+    fs::write(libvirt.work.at("sshd_config"), config).unwrap();
     let space = libvirt.network();
     let mounts = space
         .replace("--net", "--mount")
@@ -498,11 +451,11 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
             "kind = \"libvirt\"\nlibvirt.uri = \"URI\"\nMORE",
             &format!("kind = \"ssh\"\nssh.to = \"root@10.94.0.2\"\n{more}"),
         );
-        fs::write(libvirt.work.path().join("plan.toml"), text).unwrap();
+        fs::write(libvirt.work.plan(), text).unwrap();
         run.output().unwrap()
     };
     let output = plan("ssh.host = \"root@hypervisor\"");
-    let log = || fs::read_to_string(libvirt.work.path().join("sshd.log"));
+    let log = || fs::read_to_string(libvirt.work.at("sshd.log"));
     assert!(in_order(output.status), "{} {:?}", shown(&output), log());
     let results = ResultsDir::open(&libvirt.results()).unwrap();
     let trial = results.trials().next().unwrap().unwrap();
@@ -532,7 +485,7 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
     let uri = format!("qemu+ssh://root@hypervisor/system?command={path}/bin/ssh");
     let _ = fs::remove_dir_all(libvirt.results());
     let mut run = libvirt.run("libvirt.domain = \"web\"\nssh.to = \"root@10.94.0.2\"");
-    let file = libvirt.work.path().join("plan.toml");
+    let file = libvirt.work.plan();
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, text.replace(&libvirt.uri(), &uri)).unwrap();
     let output = run.output().unwrap();
@@ -566,7 +519,7 @@ fn what_is_wrong_with_a_domain_is_reported_before_anything_starts() {
         &["a domain called `nobody`", "list --all"],
     );
     refused("libvirt.domain = \"-x\"", &["no name of a domain"]);
-    let xml = libvirt.work.path().join("off.xml");
+    let xml = libvirt.work.at("off.xml");
     fs::write(&xml, "<domain type='qemu'><name>off</name><memory>65536</memory><os><type arch='x86_64'>hvm</type></os></domain>").unwrap();
     libvirt.ask(&["define", &xml.to_string_lossy()]);
     refused(
@@ -578,7 +531,7 @@ fn what_is_wrong_with_a_domain_is_reported_before_anything_starts() {
     let plan = |uri: &str| {
         let mut run = libvirt.run("");
         let text = PLAN.replace("URI", uri).replace("MORE", "");
-        fs::write(libvirt.work.path().join("plan.toml"), text).unwrap();
+        fs::write(libvirt.work.plan(), text).unwrap();
         let output = run.output().unwrap();
         assert!(!in_order(output.status));
         shown(&output)

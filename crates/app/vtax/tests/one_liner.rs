@@ -1,27 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Commands that are measured without a plan file.
 
-use crate::support::{can_run_trials, finish, in_order, the_host, vtax};
+use crate::support::work::{executable, run_in_order, text, trials as trials_of};
+use crate::support::{can_run_trials, finish, the_host, vtax};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use vtax_results::{ResultsDir, Trial};
+use vtax_results::Trial;
 
 /// Runs a command line after `vtax run`.
 fn trials(arguments: &[&str]) -> Vec<Trial> {
     let work = tempfile::tempdir().unwrap();
     let _host = the_host();
     let results = work.path().join("results");
-    let output = vtax(&work.path().join("state"))
-        .args(["run", "--results"])
-        .arg(&results)
-        .args(arguments)
-        .output()
-        .unwrap();
-    assert!(in_order(output.status), "{output:?}");
-    let results = ResultsDir::open(&results).unwrap();
-    results.trials().map(Result::unwrap).collect()
+    let mut command = vtax(&work.path().join("state"));
+    command.args(["run", "--results"]).arg(&results);
+    run_in_order(command.args(arguments));
+    trials_of(&results)
 }
 
 #[test(needs = [can_run_trials()])]
@@ -96,7 +92,7 @@ fn refused(arguments: &[&str], folder: &Path) -> (Option<i32>, String) {
         .current_dir(folder)
         .output();
     let output = output.unwrap();
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = text(&output.stderr);
     (output.status.code(), text)
 }
 
@@ -219,7 +215,7 @@ fn another_user_gets_the_command_to_type() {
         .arg(&program);
     command.args(["run", "--platform", "native", "--", "sh", "-c", "echo a"]);
     let output = command.current_dir(folder.path()).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = text(&output.stderr);
     assert_eq!(output.status.code(), Some(5), "{text}");
     let wanted = format!(
         "sudo {} run --platform native -- sh -c 'echo a'",
@@ -233,14 +229,8 @@ fn another_user_gets_the_command_to_type() {
 
 /// A load generator of a name that is known, which runs for a second.
 fn generator(folder: &Path) -> PathBuf {
-    let program = folder.join("wrk");
-    fs::write(
-        &program,
-        "#!/bin/sh\nsleep 1\necho '  1234 requests in 1.00s, 1MB read'\n",
-    )
-    .unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    program
+    let script = "#!/bin/sh\nsleep 1\necho '  1234 requests in 1.00s, 1MB read'\n";
+    executable(&folder.join("wrk"), script)
 }
 
 #[test(needs = [can_run_trials()])]
@@ -296,7 +286,7 @@ fn nothing_is_claimed_about_the_cost_of_a_run_of_a_fixed_time() {
             "--results",
         ]);
         let output = command.arg(results.join(name)).args(more).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        text(&output.stdout)
     };
     let load = "timeout 1 sh -c 'while :; do :; done'; true";
     // On a busy host a run may outlast its time by more than a clock explains.

@@ -2,7 +2,7 @@
 //! A machine that runs a plan for this one and is under an attacker's control: its output reaches only the results, and
 //! no terminal.
 
-use crate::support::run;
+use crate::support::work::{Work, executable};
 #[allow(dead_code, reason = "the state of the host is for tests of runs here")]
 use std::collections::BTreeMap;
 use std::fs;
@@ -51,22 +51,18 @@ esac
 
 /// A well-behaved machine that has run the plan, in a directory.
 struct Machine {
-    work: tempfile::TempDir,
+    work: Work,
     victim: PathBuf,
 }
 
 impl Machine {
     fn new() -> Self {
-        let work = tempfile::tempdir().unwrap();
-        let victim = work.path().join("victim");
-        let bin = work.path().join("bin");
-        for folder in [&victim, &bin] {
+        let work = Work::of(PLAN);
+        let victim = work.at("victim");
+        for folder in [&victim, &work.at("bin")] {
             fs::create_dir(folder).unwrap();
         }
-        let ssh = bin.join("ssh");
-        fs::write(&ssh, SSH).unwrap();
-        fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write(work.path().join("plan.toml"), PLAN).unwrap();
+        executable(&work.at("bin/ssh"), SSH);
         let machine = Self { work, victim };
         machine.answers("directory", b"/var/tmp/vtax-run-evil\n");
         let good = machine.path("good");
@@ -82,7 +78,7 @@ impl Machine {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.work.path().join(name)
+        self.work.at(name)
     }
 
     fn answers(&self, file: &str, answer: &[u8]) {
@@ -122,20 +118,10 @@ impl Machine {
 
     /// Executes `vtax run --place ssh:` of the plan on the machine, and asserts that only the results were touched.
     fn run(&self) -> Output {
-        let paths = format!(
-            "{}:{}",
-            self.path("bin").display(),
-            std::env::var("PATH").unwrap()
-        );
-        let output = run(
-            &self.path("state"),
-            &self.path("plan.toml"),
-            &self.results(),
-        )
-        .args(["--place", "ssh:evil"])
-        .env("PATH", paths)
-        .output()
-        .unwrap();
+        let mut run = self.work.run();
+        run.args(["--place", "ssh:evil"]);
+        run.env("PATH", self.work.path_variable());
+        let output = run.output().unwrap();
         assert_eq!(fs::read_dir(&self.victim).unwrap().count(), 0, "outside");
         assert!(!self.path("stolen").exists());
         for path in files(&self.results()) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plans run by the command: finished, resumed, sharded, on another host, twice at once, and with errors.
 
-use crate::support::{HostState, can_run_trials, finish, recorded, run, the_host, vtax};
-use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
+use crate::support::work::{Work, executable, json, start, text, wait_in};
+use crate::support::{HostState, can_run_trials, finish, recorded};
+use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-use vtax_results::{ResultsDir, TrialOutcome};
+use std::process::Command;
+use std::time::Duration;
+use vtax_results::{Trial, TrialOutcome};
 
 const PLAN: &str = r#"
 name = "small"
@@ -28,10 +28,6 @@ kind = "container"
 kind = "idle"
 "#;
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 fn trials(results: &Path) -> usize {
     let entries = fs::read_dir(results.join("trials"))
         .into_iter()
@@ -42,43 +38,28 @@ fn trials(results: &Path) -> usize {
         .count()
 }
 
-/// A directory with the plan, and the lock of tests that need the host alone.
-fn prepared(plan: &str) -> (tempfile::TempDir, File) {
-    let work = tempfile::tempdir().unwrap();
-    fs::write(work.path().join("plan.toml"), plan).unwrap();
-    (work, the_host())
-}
-
 #[test(needs = [test_all("takes 4 s"), can_run_trials()])]
 fn a_finished_run_says_so_and_changes_nothing() {
-    let (work, _host) = prepared(PLAN);
-    let state = work.path().join("state");
-    let results = work.path().join("results");
-    let run = || run(&state, &work.path().join("plan.toml"), &results);
+    let work = Work::alone(PLAN);
     let before = HostState::read();
-    let first = finish(&mut run(), true);
+    let first = work.finish();
     assert!(text(&first.stdout).contains("report.html"), "{first:?}");
-    assert_eq!(trials(&results), 4);
-    let record = fs::read(results.join("trials/0000/trial.json")).unwrap();
-    let second = finish(&mut run(), true);
+    assert_eq!(trials(&work.results()), 4);
+    let record = || fs::read(work.results().join("trials/0000/trial.json")).unwrap();
+    let of_first = record();
+    let second = work.finish();
     assert!(text(&second.stderr).contains("finished"), "{second:?}");
-    assert_eq!(
-        fs::read(results.join("trials/0000/trial.json")).unwrap(),
-        record
-    );
+    assert_eq!(record(), of_first);
     before.assert_nothing_new("after the run");
 }
 
 #[test(needs = [test_all("takes 14 s"), can_run_trials()])]
 fn another_plan_is_refused_in_the_same_directory() {
-    let (work, _host) = prepared(PLAN);
-    let results = work.path().join("results");
-    let state = work.path().join("state");
-    let run = |plan: &Path, success| finish(&mut run(&state, plan, &results), success);
-    run(&work.path().join("plan.toml"), true);
-    let other = work.path().join("other.toml");
-    fs::write(&other, PLAN.replace("repetitions = 2", "repetitions = 3")).unwrap();
-    let refused = run(&other, false);
+    let work = Work::alone(PLAN);
+    work.finish();
+    let other = PLAN.replace("repetitions = 2", "repetitions = 3");
+    fs::write(work.plan(), other).unwrap();
+    let refused = finish(&mut work.run(), false);
     assert!(
         text(&refused.stderr).contains("holds a run of another plan"),
         "{refused:?}"
@@ -87,24 +68,18 @@ fn another_plan_is_refused_in_the_same_directory() {
 
 #[test(needs = [test_all("takes 7 s"), can_run_trials()])]
 fn shards_fill_their_own_directories_and_are_reported_together() {
-    let (work, _host) = prepared(PLAN);
-    let state = work.path().join("state");
+    let work = Work::alone(PLAN);
     let shard = |i: u32| {
-        let results = work.path().join(format!("shard{i}"));
-        let mut command = run(&state, &work.path().join("plan.toml"), &results);
+        let name = format!("shard{i}");
+        let mut command = work.run_into(&name);
         finish(command.args(["--shard", &format!("{i}/2")]), true);
+        let results = work.at(&name);
         assert_eq!(trials(&results), 2);
         results
     };
-    let (first, second) = (shard(1), shard(2));
-    let both = finish(
-        vtax(&state)
-            .arg("report")
-            .arg("--json")
-            .arg(&first)
-            .arg(&second),
-        true,
-    );
+    let mut report = work.vtax();
+    report.args(["report", "--json"]).args([shard(1), shard(2)]);
+    let both = finish(&mut report, true);
     let analysis: serde_json::Value = serde_json::from_slice(&both.stdout).unwrap();
     // Whether trials count depends on the other load of this host.
     for treatment in analysis["treatments"].as_array().unwrap() {
@@ -115,23 +90,17 @@ fn shards_fill_their_own_directories_and_are_reported_together() {
 
 #[test(needs = [root(), brought_by_test_all("tcsh")])]
 fn a_host_is_looked_at_whatever_its_login_shell_is_and_prints() {
-    let work = tempfile::tempdir().unwrap();
-    let bin = work.path().join("bin");
-    fs::create_dir(&bin).unwrap();
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let work = Work::of(PLAN);
     let plan = |shell: &str| {
         let script = format!(
-            "#!/bin/sh\ncase \" $* \" in *' -G '*) echo hostname 127.0.0.1; exit;; esac\n\
+            "case \" $* \" in *' -G '*) echo hostname 127.0.0.1; exit;; esac\n\
              while [ \"$1\" != -- ]; do shift; done\nshift 2\n\
-             echo 'Welcome to \"there\"'\nexec {shell} \"$*\"\n"
+             echo 'Welcome to \"there\"'\nexec {shell} \"$*\""
         );
-        fs::write(bin.join("ssh"), script).unwrap();
-        fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
-        let mut command = vtax(&work.path().join("state"));
-        command
-            .args(["plan", "new", "--for", "ssh:there"])
-            .env("PATH", &path);
-        command.output().unwrap()
+        work.script("ssh", &script);
+        let mut command = work.vtax();
+        command.args(["plan", "new", "--for", "ssh:there"]);
+        command.env("PATH", work.path_variable()).output().unwrap()
     };
     for shell in ["sh -c", "tcsh -fc"] {
         let output = plan(shell);
@@ -149,48 +118,26 @@ fn a_host_is_looked_at_whatever_its_login_shell_is_and_prints() {
 
 #[test(needs = [test_all("takes 7 s"), can_run_trials()])]
 fn the_same_plan_runs_on_another_host_through_ssh() {
-    let (work, _host) = prepared(PLAN);
+    let work = Work::alone(PLAN);
     // A stand-in for ssh that reaches this host: it drops the options and the host, and executes the line.
-    let bin = work.path().join("bin");
-    fs::create_dir(&bin).unwrap();
-    let script = "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\nshift 2\nexec sh -c \"$*\"\n";
-    fs::write(bin.join("ssh"), script).unwrap();
-    fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-
-    let results = work.path().join("results");
-    let (state, plan) = (work.path().join("state"), work.path().join("plan.toml"));
-    let mut command = run(&state, &plan, &results);
-    finish(
-        command.env("PATH", path).args(["--place", "ssh:elsewhere"]),
-        true,
-    );
-    assert_eq!(trials(&results), 4);
-    let run: serde_json::Value =
-        serde_json::from_slice(&fs::read(results.join("run.json")).unwrap()).unwrap();
-    assert_eq!(run["place"], "ssh:elsewhere");
-    assert!(results.join("report.html").exists());
+    let script = "while [ \"$1\" != -- ]; do shift; done\nshift 2\nexec sh -c \"$*\"";
+    work.script("ssh", script);
+    let mut command = work.run();
+    command.env("PATH", work.path_variable());
+    finish(command.args(["--place", "ssh:elsewhere"]), true);
+    assert_eq!(trials(&work.results()), 4);
+    assert_eq!(work.record("run.json")["place"], "ssh:elsewhere");
+    assert!(work.results().join("report.html").exists());
 }
 
 #[test(needs = [test_all("takes 4 s"), can_run_trials()])]
 fn two_labs_at_once_are_refused_and_an_interrupt_restores_the_host() {
-    let (work, _host) = prepared(&PLAN.replace("\"300ms\"", "\"20s\""));
-    let state = work.path().join("state");
+    let work = Work::alone(&PLAN.replace("\"300ms\"", "\"20s\""));
     let before = HostState::read();
-    let plan = work.path().join("plan.toml");
-    let start = |results: &str| run(&state, &plan, &work.path().join(results));
-    let mut first = start("a")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !work.path().join("a/run.json").exists() {
-        assert!(Instant::now() < deadline, "the first run did not start");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let mut first = start(&mut work.run_into("a"));
+    wait_in(&mut first, 120, || work.at("a/run.json").exists());
     std::thread::sleep(Duration::from_millis(500));
-    let refused = finish(&mut start("b"), false);
+    let refused = finish(&mut work.run_into("b"), false);
     assert!(
         text(&refused.stderr).contains("another vtax run is on this host"),
         "{refused:?}"
@@ -225,19 +172,13 @@ kind = "http-rate"
 arrival = "constant"
 rate = 6000
 "#;
-    let (work, _host) = prepared(plan);
-    let results = work.path().join("results");
-    let mut command = vtax(&work.path().join("state"));
-    command.arg("run").arg(work.path().join("plan.toml"));
-    finish(command.arg("--results").arg(&results), true);
-    let printed = fs::read(results.join("trials/0000/workload.json")).unwrap();
-    let printed: serde_json::Value = serde_json::from_slice(&printed).unwrap();
+    let work = Work::alone(plan);
+    work.finish();
+    let printed = work.record("trials/0000/workload.json");
     let last = printed["last_answer"].as_f64().unwrap();
     // The neighbour's load lasts for 1.12 s.
     assert!(last > 2.0, "it was no overload: {last} s");
-    let results = ResultsDir::open(&results).unwrap();
-    let trial = results.trials().next().unwrap().unwrap();
-    assert_eq!(trial.outcome, TrialOutcome::Complete);
+    assert_eq!(work.trials()[0].outcome, TrialOutcome::Complete);
 }
 
 #[test(needs = [can_run_trials(), brought_by_test_all("apache2")])]
@@ -268,16 +209,12 @@ arrival = "constant"
 profile = { ramp = { from = 50, to = 800, times = 2, every = "1s", beyond = "500ms" } }
 objective = "throughput <= 1Mbit/s"
 "#;
-    let (work, _host) = prepared(plan);
+    let work = Work::alone(plan);
     let before = HostState::read();
-    let results = work.path().join("results");
-    let mut command = vtax(&work.path().join("state"));
-    command.arg("run").arg(work.path().join("plan.toml"));
-    finish(command.arg("--results").arg(&results), true);
+    work.finish();
     before.assert_nothing_new("after the run");
     let phases = |trial: &str| {
-        let path = results.join("trials").join(trial).join("trial.json");
-        let record: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        let record = work.record(&format!("trials/{trial}/trial.json"));
         let mut ended = None;
         let phase = |phase: &serde_json::Value| {
             let [begin, end] = [0, 1].map(|mark| phase["window"][mark].as_u64().unwrap());
@@ -346,13 +283,9 @@ kind = "cpu"
 extent = "completion"
 operations = 20
 "#;
-    let (work, _host) = prepared(plan);
-    let results = work.path().join("results");
-    let mut command = vtax(&work.path().join("state"));
-    command.arg("run").arg(work.path().join("plan.toml"));
-    finish(command.arg("--results").arg(&results), true);
-    let record = fs::read(results.join("trials/0000/trial.json")).unwrap();
-    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let work = Work::alone(plan);
+    work.finish();
+    let record = work.record("trials/0000/trial.json");
     let [begin, end] = [0, 1].map(|mark| record["window"][mark].as_u64().unwrap());
     let window = (end - begin) as f64 / 1e9;
     let elapsed = record["metrics"]["elapsed"]["value"].as_f64().unwrap();
@@ -364,27 +297,23 @@ operations = 20
 
 #[test]
 fn a_wrong_plan_is_refused_before_anything_is_touched() {
-    let work = tempfile::tempdir().unwrap();
-    let plan = work.path().join("plan.toml");
-    fs::write(&plan, PLAN.replace("kind = \"idle\"", "kind = \"idel\"")).unwrap();
-    let state = work.path().join("state");
-    let refused = finish(&mut run(&state, &plan, &work.path().join("r")), false);
+    let work = Work::of(&PLAN.replace("kind = \"idle\"", "kind = \"idel\""));
+    let refused = finish(&mut work.run(), false);
     let shown = text(&refused.stderr);
     assert!(
         shown.contains("plan.toml:") && shown.contains("did you mean `idle`?"),
         "{shown}"
     );
-    assert!(!work.path().join("r").exists() && !state.exists());
+    assert!(!work.results().exists() && !work.at("state").exists());
 }
 
 #[test(needs = [can_run_trials()])]
 fn a_directory_with_something_else_in_it_is_never_touched() {
-    let (work, _host) = prepared(PLAN);
-    let precious = work.path().join("precious");
+    let work = Work::alone(PLAN);
+    let precious = work.at("precious");
     fs::create_dir(&precious).unwrap();
     fs::write(precious.join("thesis.txt"), "years of work").unwrap();
-    let (state, plan) = (work.path().join("state"), work.path().join("plan.toml"));
-    let refused = finish(&mut run(&state, &plan, &precious), false);
+    let refused = finish(&mut work.run_into("precious"), false);
     assert!(
         text(&refused.stderr).contains("holds no run of vtax"),
         "{refused:?}"
@@ -416,14 +345,11 @@ nic.backend = "vtax"
 kind = "iperf3-receive"
 rate_mbit = 50
 "#;
-    let (work, _host) = prepared(plan);
+    let work = Work::alone(plan);
     let before = HostState::read();
-    let (state, plan) = (work.path().join("state"), work.path().join("plan.toml"));
-    let results = work.path().join("results");
-    finish(&mut run(&state, &plan, &results), true);
+    work.finish();
     for trial in ["0000", "0001"] {
-        let path = results.join("trials").join(trial).join("trial.json");
-        let record: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        let record = work.record(&format!("trials/{trial}/trial.json"));
         for metric in ["nic.calls.per_second", "nic.kicks.per_second"] {
             let rate = record["metrics"][metric]["value"].as_f64();
             assert!(rate.is_some_and(|rate| rate > 1.0), "{metric}: {rate:?}");
@@ -472,14 +398,13 @@ mount --bind "$1" "$real" && shift && exec "$@"
 
 #[test(needs = [test_all("takes 14 s"), can_run_trials(), program("iperf3")])]
 fn a_trial_whose_generator_claims_more_bytes_than_the_device_carried_is_suspect() {
-    let (work, _host) = prepared(CARRIED);
-    let at = |name: &str| work.path().join(name);
+    let work = Work::alone(CARRIED);
+    let at = |name: &str| work.at(name);
     for (name, script) in [
         ("honest", "#!/bin/sh\nexec /mnt/iperf3 \"$@\"\n"),
         ("more", MORE),
     ] {
-        fs::write(at(name), script).unwrap();
-        fs::set_permissions(at(name), fs::Permissions::from_mode(0o755)).unwrap();
+        executable(&at(name), script);
         let mut command = Command::new("unshare");
         command
             .args(["--mount", "sh", "-c", REPLACED, "sh"])
@@ -495,8 +420,8 @@ fn a_trial_whose_generator_claims_more_bytes_than_the_device_carried_is_suspect(
         let shown = text(&recorded(&mut command).output().unwrap().stderr);
         for trial in ["0000", "0001"] {
             let record = results.join("trials").join(trial).join("trial.json");
-            let record = fs::read(record).expect(&shown);
-            let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+            assert!(record.exists(), "{shown}");
+            let record = json(&record);
             let reasons = record["suspect"].to_string();
             let contradicts = reasons.contains("the target's network device was handed");
             assert_eq!(contradicts, name == "more", "{name}: {reasons}");
@@ -552,25 +477,16 @@ fn write_own_files(folder: &Path, lines: &str) {
     let own = folder.join("own");
     fs::create_dir_all(&own).unwrap();
     fs::write(own.join("lines"), lines).unwrap();
-    let script = own.join("count.sh");
     let text = "#!/bin/sh\necho counted $(($1 + $(wc -l < own/lines)))\n";
-    fs::write(&script, text).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&own.join("count.sh"), text);
 }
 
 #[test(needs = [test_all("takes 40 s"), can_run_trials(), program("iperf3"), program("qemu-system-x86_64")])]
 fn commands_run_in_a_container_and_in_an_emulated_vm() {
-    let (work, _host) = prepared(COMMANDS);
+    let work = Work::alone(COMMANDS);
     write_own_files(work.path(), "a\nb\nc\n");
-    let results = work.path().join("results");
-    let plan = work.path().join("plan.toml");
-    let output = run(&work.path().join("state"), &plan, &results)
-        .output()
-        .unwrap();
-    // On a busy host every trial may be suspect, which is a status of its own.
-    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
-    let results = ResultsDir::open(&results).unwrap();
-    let trials: Vec<_> = results.trials().map(Result::unwrap).collect();
+    work.finish();
+    let trials = work.trials();
     assert_eq!(trials.len(), 6);
     for trial in trials {
         let label = &trial.treatment.label;
@@ -586,34 +502,21 @@ fn commands_run_in_a_container_and_in_an_emulated_vm() {
 
 #[test(needs = [test_all("makes an image"), can_run_trials()])]
 fn files_beside_a_plan_run_natively_and_in_a_container_and_their_content_is_part_of_the_plan() {
-    let (work, _host) = prepared(
+    let work = Work::alone(
         "name = \"own\"\nrepetitions = 1\nwarmup = \"0s\"\nmeters = [\"none\"]\n[again]\nshare = 0\n\
          [[platform]]\nkind = \"native\"\n[[platform]]\nkind = \"container\"\n[[workload]]\nkind = \"command\"\n\
          load = \"./own/count.sh 2\"\nfiles = [\"own\"]\nwork = { regex = 'counted ([0-9]+)', unit = \"op\" }\n",
     );
     write_own_files(work.path(), "a\nb\nc\n");
-    let results = work.path().join("results");
-    let go = || {
-        let (state, plan) = (work.path().join("state"), work.path().join("plan.toml"));
-        run(&state, &plan, &results).output().unwrap()
+    work.finish();
+    let go = || work.run().output().unwrap();
+    let digest = |trial: &Trial| {
+        let label = &trial.treatment.label;
+        assert_eq!(trial.outcome, TrialOutcome::Complete, "{label}");
+        assert_eq!(trial.work.as_ref().unwrap().amount, 5.0);
+        trial.environment["files.digest"].clone()
     };
-    let output = go();
-    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
-    let digests: Vec<_> = ResultsDir::open(&results)
-        .unwrap()
-        .trials()
-        .map(|trial| {
-            let trial = trial.unwrap();
-            assert_eq!(
-                trial.outcome,
-                TrialOutcome::Complete,
-                "{}",
-                trial.treatment.label
-            );
-            assert_eq!(trial.work.as_ref().unwrap().amount, 5.0);
-            trial.environment["files.digest"].clone()
-        })
-        .collect();
+    let digests: Vec<_> = work.trials().iter().map(digest).collect();
     assert_eq!(digests.len(), 2);
     assert_eq!(digests[0], digests[1]);
 
@@ -623,7 +526,7 @@ fn files_beside_a_plan_run_natively_and_in_a_container_and_their_content_is_part
     let err = text(&changed.stderr);
     assert!(err.contains("with the files that it had"), "{err}");
 
-    fs::remove_dir_all(work.path().join("own")).unwrap();
+    fs::remove_dir_all(work.at("own")).unwrap();
     let missing = go();
     let err = text(&missing.stderr);
     assert!(
@@ -637,12 +540,8 @@ fn files_beside_a_plan_run_natively_and_in_a_container_and_their_content_is_part
 fn a_command_that_the_image_lacks_is_refused_before_the_first_trial_with_the_key_of_packages() {
     let plan = "name = \"lacks\"\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"command\"\n\
                 name = \"mine\"\nload = \"no-such-program -x\"\n";
-    let (work, _host) = prepared(plan);
-    let results = work.path().join("results");
-    let plan = work.path().join("plan.toml");
-    let output = run(&work.path().join("state"), &plan, &results)
-        .output()
-        .unwrap();
+    let work = Work::alone(plan);
+    let output = work.run().output().unwrap();
     assert_eq!(output.status.code(), Some(5), "{output:?}");
     let err = text(&output.stderr);
     assert!(
@@ -650,5 +549,5 @@ fn a_command_that_the_image_lacks_is_refused_before_the_first_trial_with_the_key
         "{err}"
     );
     assert!(err.contains("`packages`"), "{err}");
-    assert_eq!(trials(&results), 0);
+    assert_eq!(trials(&work.results()), 0);
 }

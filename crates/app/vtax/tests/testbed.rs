@@ -2,6 +2,7 @@
 //! Plans in an emulated host: two runs give the same numbers, and these are the committed ones.
 
 use crate::support::in_order;
+use crate::support::work::Work;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -67,12 +68,9 @@ fn succeeded(output: &Output) {
 
 /// The trials of a plan at a place.
 fn trials_at(place: &str, plan: &str) -> Vec<Trial> {
-    let work = tempfile::tempdir().unwrap();
-    let (file, into) = (work.path().join("plan.toml"), work.path().join("results"));
-    fs::write(&file, plan).unwrap();
-    succeeded(&run_at(place, &["run"], &file, &into));
-    let results = ResultsDir::open(&into).unwrap();
-    results.trials().map(Result::unwrap).collect()
+    let work = Work::of(plan);
+    succeeded(&run_at(place, &["run"], &work.plan(), &work.results()));
+    work.trials()
 }
 
 /// Runs a plan twice at the same time, the second in another order and with its first seed alone, and asserts that

@@ -2,11 +2,10 @@
 //! Plans with guests of Firecracker and Cloud Hypervisor, where a stand-in for the VMM lets QEMU boot these: whole runs
 //! with `kill -9` in between.
 
-use crate::support::{HostState, can_run_trials, finish, run, the_host, vtax};
-use serde_json::Value;
+use crate::support::work::{Work, kill, start};
+use crate::support::{HostState, can_run_trials, finish};
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 use vtax_testkit::stand_in::{STAND_IN, name_threads, program};
 
@@ -50,37 +49,29 @@ kind = "disk-read"
 
 #[test(needs = [can_run_trials(), kvm(), test_all("a minute: guests of two VMMs, emulated")])]
 fn a_plan_is_run_killed_and_finished_and_leaves_nothing() {
-    let _host = the_host();
     let programs = ["firecracker", "cloud-hypervisor"].map(|name| program(name, STAND_IN));
     for folder in &programs {
         name_threads(folder.path());
     }
-    let work = tempfile::tempdir().unwrap();
-    let inside = |name: &str| work.path().join(name);
-    let (file, results, state) = (inside("plan.toml"), inside("results"), inside("state"));
-    fs::write(&file, plan(programs[0].path(), programs[1].path())).unwrap();
-    finish(vtax(&state).args(["plan", "check"]).arg(&file), true);
-    finish(vtax(&state).args(["image", "build"]), true);
+    let work = Work::alone(&plan(programs[0].path(), programs[1].path()));
+    let mut check = work.vtax();
+    finish(check.args(["plan", "check"]).arg(work.plan()), true);
+    finish(work.vtax().args(["image", "build"]), true);
     let before = HostState::read();
 
     // During the creation of a cell, the boot of a guest, and a measurement.
     for delay_ms in [700, 3000, 9000] {
-        let mut run = run(&state, &file, &results)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut run = start(&mut work.run());
         std::thread::sleep(Duration::from_millis(delay_ms));
         assert_eq!(run.try_wait().unwrap(), None, "the plan is too short");
-        run.kill().unwrap();
-        run.wait().unwrap();
+        kill(&mut run);
     }
-    finish(&mut run(&state, &file, &results), true);
+    work.finish();
 
-    let info: Value = read(&results.join("run.json"));
+    let info = work.record("run.json");
     for (number, entry) in info["schedule"].as_array().unwrap().iter().enumerate() {
         let treatment = &info["treatments"][entry["treatment"].as_u64().unwrap() as usize];
-        let trial = read(&results.join(format!("trials/{number:04}/trial.json")));
+        let trial = work.record(&format!("trials/{number:04}/trial.json"));
         let metric = |name: &str| trial["metrics"][name]["value"].as_f64();
         let workload = treatment["workload"].as_str().unwrap();
         let label = &treatment["label"];
@@ -98,11 +89,7 @@ fn a_plan_is_run_killed_and_finished_and_leaves_nothing() {
         };
         assert!(measured > Some(0.0), "{label}: {trial:#}");
     }
-    let journal = fs::read(state.join("journal.jsonl")).unwrap();
+    let journal = fs::read(work.at("state/journal.jsonl")).unwrap();
     assert!(journal.is_empty(), "{}", String::from_utf8_lossy(&journal));
     before.assert_nothing_new("after the run");
-}
-
-fn read(path: &Path) -> Value {
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }

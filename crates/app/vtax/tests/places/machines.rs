@@ -2,15 +2,16 @@
 //! Two machines for tests of places: an sshd in namespaces of its own (network, mounts, processes and clock),
 //! behind a bridge in a network namespace that represents this host's.
 
-use crate::support::{HostState, finish, in_order, recorded, the_host, vtax};
+pub(super) use crate::support::work::shown;
+use crate::support::work::{Work, text, wait_for};
+use crate::support::{HostState, finish, in_order, recorded};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The lead of the other machine's monotonic clock in seconds, where the kernel has time namespaces.
@@ -18,13 +19,12 @@ pub(super) const AHEAD: f64 = 5000.0;
 
 /// Two machines: this host, as a network namespace with a bridge, and another with an sshd.
 pub(super) struct Machines {
-    pub(super) work: tempfile::TempDir,
+    pub(super) work: Work,
     pub(super) host: Child,
     pub(super) other: Child,
     /// The number of the other machine's boots.
     pub(super) boots: u32,
     pub(super) has_clock: bool,
-    pub(super) _turn: fs::File,
 }
 
 impl Drop for Machines {
@@ -44,10 +44,6 @@ pub(super) fn sh(script: &str) -> String {
         text(&output.stderr)
     );
     text(&output.stdout)
-}
-
-pub(super) fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Starts a process in namespaces of its own, waits until it is ready, and returns it with its PID.
@@ -89,12 +85,8 @@ impl Machines {
 
     /// Starts both machines.
     pub(super) fn start(plan: &str) -> Self {
-        let turn = the_host();
-        let work = tempfile::tempdir().unwrap();
-        finish(
-            vtax(&work.path().join("state")).args(["image", "build"]),
-            true,
-        );
+        let work = Work::alone(plan);
+        finish(work.vtax().args(["image", "build"]), true);
         let path = work.path().display().to_string();
         sh(&format!(
             "cd {path}; for key in host user; do ssh-keygen -q -t ed25519 -N '' -f $key; done
@@ -103,7 +95,7 @@ impl Machines {
              cp /etc/shadow shadow; echo 'loader:*:19000:0:99999:7:::' >> shadow"
         ));
         fs::write(
-            work.path().join("sshd_config"),
+            work.at("sshd_config"),
             format!(
                 "ListenAddress 10.93.0.2\nHostKey {path}/host\nAuthorizedKeysFile {path}/authorized\n\
                  PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n\
@@ -111,15 +103,11 @@ impl Machines {
             ),
         )
         .unwrap();
-        let bin = work.path().join("bin");
-        fs::create_dir(&bin).unwrap();
         let ssh = format!(
-            "#!/bin/sh\nexec /usr/bin/ssh -F none -i {path}/user -o UserKnownHostsFile=/dev/null \
-             -o StrictHostKeyChecking=no -o LogLevel=ERROR \"$@\"\n"
+            "exec /usr/bin/ssh -F none -i {path}/user -o UserKnownHostsFile=/dev/null \
+             -o StrictHostKeyChecking=no -o LogLevel=ERROR \"$@\""
         );
-        fs::write(bin.join("ssh"), ssh).unwrap();
-        fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write(work.path().join("plan.toml"), plan).unwrap();
+        work.script("ssh", &ssh);
 
         let ahead = format!("{AHEAD}");
         let clock = ["--time", "--monotonic", &ahead];
@@ -142,7 +130,6 @@ impl Machines {
             other,
             boots: 1,
             has_clock,
-            _turn: turn,
         };
         machines.await_sshd();
         machines
@@ -185,11 +172,11 @@ impl Machines {
         let _ = self.other.kill();
         let _ = self.other.wait();
         // The host's end of the cable goes with the other one.
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while self.links().contains("nic@") {
-            assert!(Instant::now() < deadline, "{}", self.links());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_for(
+            30,
+            || self.links(),
+            || (!self.links().contains("nic@")).then_some(()),
+        );
         std::thread::sleep(away);
         self.boots += 1;
         let path = self.work.path().display().to_string();
@@ -235,15 +222,12 @@ impl Machines {
         });
         assert!(answered.join().unwrap(), "{}", self.sshd_reported());
         // The sshd process of that attempt ends shortly afterwards.
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while self.processes().len() > 1 {
-            assert!(Instant::now() < deadline, "{:?}", self.processes());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let why = || format!("{:?}", self.processes());
+        wait_for(30, why, || (self.processes().len() <= 1).then_some(()));
     }
 
     pub(super) fn sshd_reported(&self) -> String {
-        fs::read_to_string(self.work.path().join("sshd.log")).unwrap_or_default()
+        fs::read_to_string(self.work.at("sshd.log")).unwrap_or_default()
     }
 
     /// `vtax run` of the plan, on the host.
@@ -251,7 +235,7 @@ impl Machines {
         let mut command = self.vtax();
         command
             .arg("run")
-            .arg(self.work.path().join("plan.toml"))
+            .arg(self.work.plan())
             .arg("--results")
             .arg(self.results());
         command
@@ -260,26 +244,18 @@ impl Machines {
     /// vtax on the host.
     pub(super) fn vtax(&self) -> Command {
         let pid = Self::inside(&self.host);
-        let state = self.work.path().join("state");
         let mut command = Command::new("nsenter");
         command
             .arg(format!("--net=/proc/{pid}/ns/net"))
             .arg(env!("CARGO_BIN_EXE_vtax"))
-            .env("VTAX_STATE_DIR", state)
-            .env(
-                "PATH",
-                format!(
-                    "{}:{}",
-                    self.work.path().join("bin").display(),
-                    std::env::var("PATH").unwrap()
-                ),
-            );
+            .env("VTAX_STATE_DIR", self.work.at("state"))
+            .env("PATH", self.work.path_variable());
         recorded(&mut command);
         command
     }
 
     pub(super) fn results(&self) -> std::path::PathBuf {
-        self.work.path().join("results")
+        self.work.results()
     }
 
     /// The files and processes of the other machine that an actor can change.
@@ -331,7 +307,7 @@ impl Machines {
 
     /// Runs `plan`, and expects an error with all of `parts` before any trial.
     pub(super) fn assert_refused(&self, plan: &str, parts: &[&str]) {
-        fs::write(self.work.path().join("plan.toml"), plan).unwrap();
+        fs::write(self.work.plan(), plan).unwrap();
         let output = self.run().output().unwrap();
         assert!(!in_order(output.status));
         let shown = shown(&output);
@@ -382,10 +358,6 @@ pub(super) fn finished(results: &Path) -> BTreeMap<String, Vec<u8>> {
             is_whole.then_some((name, record))
         })
         .collect()
-}
-
-pub(super) fn shown(output: &Output) -> String {
-    text(&output.stdout) + &text(&output.stderr)
 }
 
 /// The other machine as an existing target: the servers run there, the load runs here.

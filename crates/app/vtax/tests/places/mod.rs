@@ -5,13 +5,13 @@ mod machines;
 mod pooled;
 mod targets;
 
-use crate::support::{can_run_trials, finish, vtax};
+use crate::support::work::{kill, start, wait_for, wait_in};
+use crate::support::{can_run_trials, finish};
 use machines::{AHEAD, Machines, finished, sh};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vtax_core::owner::Owner;
 use vtax_results::{ResultsDir, Role, TrialOutcome};
 
@@ -45,7 +45,7 @@ fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_cl
     machines.run_whole();
 
     let results = ResultsDir::open(&machines.results()).unwrap();
-    let trials: Vec<_> = results.trials().map(Result::unwrap).collect();
+    let trials = machines.work.trials();
     assert_eq!(trials.len(), 4, "2 platforms x 2 workloads");
     for trial in trials {
         assert_eq!(trial.outcome, TrialOutcome::Complete);
@@ -123,9 +123,10 @@ fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_cl
 fn either_side_killed_at_any_time_costs_one_trial_and_leaves_nothing() {
     let plan = PLAN.replace("repetitions = 1", "repetitions = 30");
     let machines = Machines::start(&plan);
-    let state = machines.work.path().join("state");
+    // A change that no process owns is undone at the next start.
+    let restore = || finish(machines.work.vtax().arg("restore"), true);
     // A probe may be left by a killed run of another test.
-    finish(vtax(&state).arg("restore"), true);
+    restore();
     let found = machines.found();
     let mut seen = BTreeMap::new();
     let mut check = |when: &str| {
@@ -142,46 +143,25 @@ fn either_side_killed_at_any_time_costs_one_trial_and_leaves_nothing() {
     };
     // Fixed times of kills, spread over the start of the actor, boot, load and teardown.
     let delays = [100, 400, 700, 1000, 1300, 1700, 2200, 2900, 3700, 4600_u64];
-    let start = || {
-        machines
-            .run()
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap()
-    };
     // One trial is finished first, and must be kept.
-    let mut run = start();
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while finished(&machines.results()).is_empty() {
-        assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    run.kill().unwrap();
-    run.wait().unwrap();
-    finish(vtax(&state).arg("restore"), true);
+    let mut run = start(&mut machines.run());
+    wait_in(&mut run, 120, || !finished(&machines.results()).is_empty());
+    kill(&mut run);
+    restore();
     check("vtax killed after a trial");
     for delay in delays {
-        let mut run = start();
+        let mut run = start(&mut machines.run());
         std::thread::sleep(Duration::from_millis(delay));
         assert!(run.try_wait().unwrap().is_none(), "the plan is too short");
         // nsenter has executed vtax in its place.
-        run.kill().unwrap();
-        run.wait().unwrap();
-        // A change that no process owns is undone at the next start.
-        finish(vtax(&state).arg("restore"), true);
+        kill(&mut run);
+        restore();
         check(&format!("vtax killed after {delay} ms"));
     }
     for (number, delay) in (0..).zip(delays) {
-        let mut run = start();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let actor = loop {
-            if let Some(actor) = machines.actor() {
-                break actor;
-            }
-            assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let mut run = start(&mut machines.run());
+        wait_in(&mut run, 60, || machines.actor().is_some());
+        let actor = machines.actor().unwrap();
         std::thread::sleep(Duration::from_millis(delay / 2));
         // In turn the actor itself, and the ssh that leads to it.
         let victim = match number % 2 {
@@ -190,14 +170,11 @@ fn either_side_killed_at_any_time_costs_one_trial_and_leaves_nothing() {
         };
         kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
         // The run continues with another actor.
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while machines.actor().is_none_or(|another| another == actor) {
-            if run.try_wait().unwrap().is_some() {
-                break;
-            }
-            assert!(Instant::now() < deadline, "no other actor was started");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let why = || "no other actor was started".to_owned();
+        wait_for(60, why, || {
+            let is_another = machines.actor().is_some_and(|another| another != actor);
+            (is_another || run.try_wait().unwrap().is_some()).then_some(())
+        });
         let pid = Pid::from_child(&run);
         kill_process(pid, Signal::TERM).unwrap_or_default();
         run.wait().unwrap();
@@ -234,8 +211,7 @@ fn without_root_there_the_load_runs_all_the_same_and_the_record_says_what_is_mis
     let plan = PLAN.replace("root@", "loader@");
     let machines = Machines::start(&plan);
     machines.run_whole();
-    for trial in ResultsDir::open(&machines.results()).unwrap().trials() {
-        let trial = trial.unwrap();
+    for trial in machines.work.trials() {
         let client = trial
             .actors
             .iter()

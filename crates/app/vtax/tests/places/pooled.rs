@@ -3,12 +3,11 @@
 
 use super::machines::{FOUND, Machines, sh};
 use crate::pool;
+use crate::support::work::{kill, start, wait_in};
 use crate::support::{can_run_trials, finish};
 use std::fs;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 use vtax_core::Source;
-use vtax_results::{ResultsDir, TrialOutcome};
+use vtax_results::TrialOutcome;
 
 /// The other machine as a VM of a pool. The pool is a stand-in with the address of this host.
 fn pooled(machines: &Machines, which: &str) -> pool::Pool {
@@ -25,7 +24,7 @@ fn pooled(machines: &Machines, which: &str) -> pool::Pool {
     let plan = plan
         .replace("duration = \"1s\"", "duration = \"3s\"")
         .replace("repetitions = 2", "repetitions = 1");
-    fs::write(machines.work.path().join("plan.toml"), plan).unwrap();
+    fs::write(machines.work.plan(), plan).unwrap();
     pool
 }
 
@@ -55,8 +54,7 @@ fn a_vm_of_a_pool_is_measured_with_what_its_host_counts_and_never_changed() {
     for call in &pool.inside().calls {
         assert!(LOOKS.contains(&call.as_str()), "{call}");
     }
-    let results = ResultsDir::open(&machines.results()).unwrap();
-    let trials: Vec<_> = results.trials().map(Result::unwrap).collect();
+    let trials = machines.work.trials();
     assert_eq!(trials.len(), 1);
     let trial = &trials[0];
     assert_eq!(trial.outcome, TrialOutcome::Complete, "{trial:?}");
@@ -95,8 +93,7 @@ fn a_vm_of_a_pool_is_measured_with_what_its_host_counts_and_never_changed() {
     fs::remove_dir_all(machines.results()).unwrap();
     pool.inside().step = 5;
     machines.run_whole();
-    let results = ResultsDir::open(&machines.results()).unwrap();
-    let trial = results.trials().next().unwrap().unwrap();
+    let trial = &machines.work.trials()[0];
     assert_eq!(trial.outcome, TrialOutcome::Complete);
     assert!(
         !trial.metrics.contains_key("cpu.cores"),
@@ -116,37 +113,19 @@ fn a_clone_of_a_template_is_measured_and_removed_and_so_it_is_after_a_kill() {
     assert_eq!(pool.objects(), before);
     let called = |method: &str| pool.inside().calls.iter().any(|call| call == method);
     assert!(called("VM.clone") && called("VM.start") && called("VM.destroy"));
-    let results = ResultsDir::open(&machines.results()).unwrap();
-    let trial = results.trials().next().unwrap().unwrap();
+    let trial = &machines.work.trials()[0];
     assert_eq!(trial.outcome, TrialOutcome::Complete, "{trial:?}");
     assert!(trial.environment["xenapi.vm"].starts_with("vtax-"));
     let vcpu = trial.metrics["cpu.stage.vcpu"].quantity.value;
     assert!((vcpu - 0.2).abs() < 1e-3, "{vcpu}");
     // The run is killed while the VM runs. No kernel here ends the VM; the journal does.
     fs::remove_dir_all(machines.results()).unwrap();
-    let mut run = machines
-        .run()
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let mut run = start(&mut machines.run());
     let is_ours = |name: &String| name.starts_with("vtax-");
-    while !pool.vms().iter().any(is_ours) {
-        assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    run.kill().unwrap();
-    run.wait().unwrap();
+    wait_in(&mut run, 120, || pool.vms().iter().any(is_ours));
+    kill(&mut run);
     assert_ne!(pool.objects(), before);
-    let pid = Machines::inside(&machines.host);
-    let mut restore = Command::new("nsenter");
-    restore
-        .arg(format!("--net=/proc/{pid}/ns/net"))
-        .arg(env!("CARGO_BIN_EXE_vtax"))
-        .arg("restore")
-        .env("VTAX_STATE_DIR", machines.work.path().join("state"));
-    finish(&mut restore, true);
+    finish(machines.vtax().arg("restore"), true);
     assert_eq!(pool.objects(), before);
     machines.assert_as_found(&found, "after a kill");
 }

@@ -2,12 +2,13 @@
 //! An existing target on another machine, reached by ssh.
 
 use super::machines::{FOUND, Machines, finished, sh, shown};
+use crate::support::work::{start, wait_for, wait_in};
 use crate::support::{can_run_trials, in_order};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use vtax_results::{ResultsDir, TrialOutcome};
+use vtax_results::TrialOutcome;
 
 #[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn a_machine_that_one_can_log_into_is_measured_and_left_as_it_was() {
@@ -27,8 +28,7 @@ fn a_machine_that_one_can_log_into_is_measured_and_left_as_it_was() {
     }
     assert_eq!(there(), before);
     machines.assert_nothing_is_mounted_beyond(&mounted);
-    let results = ResultsDir::open(&machines.results()).unwrap();
-    let trials: Vec<_> = results.trials().map(Result::unwrap).collect();
+    let trials = machines.work.trials();
     assert_eq!(trials.len(), 4);
     for trial in trials {
         assert_eq!(trial.outcome, TrialOutcome::Complete, "{trial:?}");
@@ -54,17 +54,9 @@ fn a_target_that_goes_costs_one_trial_and_comes_again() {
     let plan = FOUND.replace("repetitions = 2", "repetitions = 20");
     let machines = Machines::start(&plan);
     let found = machines.found();
-    let mut run = machines
-        .run()
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while finished(&machines.results()).len() < 2 {
-        assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let mut run = start(&mut machines.run());
+    let count = || finished(&machines.results()).len();
+    wait_in(&mut run, 120, || count() >= 2);
     // The target is killed in the middle of a trial, with its servers.
     let actor = machines
         .processes()
@@ -73,11 +65,7 @@ fn a_target_that_goes_costs_one_trial_and_comes_again() {
     let (victim, _) = actor.expect("the actor's namespaces");
     let whole = finished(&machines.results());
     kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
-    let before = whole.len();
-    while finished(&machines.results()).len() < before + 2 {
-        assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_in(&mut run, 120, || count() >= whole.len() + 2);
     kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
     run.wait().unwrap();
     machines.assert_as_found(&found, "a target that went");
@@ -93,7 +81,7 @@ fn a_target_that_goes_costs_one_trial_and_comes_again() {
 fn a_target_that_restarts_makes_its_trial_invalid_and_the_run_goes_on_when_it_is_back() {
     let plan = FOUND.replace("repetitions = 2", "repetitions = 40");
     let mut machines = Machines::start(&plan);
-    let events = machines.work.path().join("events");
+    let events = machines.work.at("events");
     let mut run = machines
         .run()
         .arg("--json")
@@ -101,19 +89,16 @@ fn a_target_that_restarts_makes_its_trial_invalid_and_the_run_goes_on_when_it_is
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(180);
     // The second trial is measured.
     let is_measured = |text: String| text.matches(r#""phase":"measure"#).count() == 2;
-    while !fs::read_to_string(&events).is_ok_and(is_measured) {
-        assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_in(&mut run, 180, || {
+        fs::read_to_string(&events).is_ok_and(is_measured)
+    });
     machines.restart_other(Duration::from_secs(3));
     let before = finished(&machines.results()).len();
-    while finished(&machines.results()).len() < before + 2 {
-        assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_in(&mut run, 180, || {
+        finished(&machines.results()).len() >= before + 2
+    });
     kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
     run.wait().unwrap();
     let records = fs::read_dir(machines.results().join("trials"))
@@ -137,7 +122,7 @@ fn a_dry_run_looks_at_the_target_and_neither_side_changes() {
         ))
     };
     let dry = |plan: &str| {
-        fs::write(machines.work.path().join("plan.toml"), plan).unwrap();
+        fs::write(machines.work.plan(), plan).unwrap();
         machines.run().arg("--dry-run").output().unwrap()
     };
     let (found, before, mounted) = (machines.found(), there(), machines.mounts_there());
@@ -185,7 +170,7 @@ fn a_dry_run_looks_at_the_target_and_neither_side_changes() {
 #[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn a_new_plan_for_a_target_has_its_facts_and_can_run_as_it_is() {
     let machines = Machines::start(FOUND);
-    let (found, file) = (machines.found(), machines.work.path().join("new.toml"));
+    let (found, file) = (machines.found(), machines.work.at("new.toml"));
     let new = || {
         let mut command = machines.vtax();
         command.args(["plan", "new", "--for", "ssh:root@10.93.0.2", "-o"]);
@@ -209,7 +194,7 @@ fn a_new_plan_for_a_target_has_its_facts_and_can_run_as_it_is() {
         Some(1),
         "a file that exists is not replaced"
     );
-    fs::copy(&file, machines.work.path().join("plan.toml")).unwrap();
+    fs::copy(&file, machines.work.plan()).unwrap();
     let output = machines.run().arg("--dry-run").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
     machines.assert_as_found(&found, "after a new plan");
@@ -280,22 +265,11 @@ fn a_server_that_the_target_has_already_is_neither_loaded_nor_stopped() {
     let pid = Machines::inside(&machines.other);
     let server =
         "import http.server as h; h.test(h.BaseHTTPRequestHandler, port=80, bind=\"10.93.0.2\")";
-    let mut own = Command::new("nsenter")
-        .args([
-            &format!("--net=/proc/{pid}/ns/net"),
-            "python3",
-            "-c",
-            server,
-        ])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !sh(&format!("nsenter --net=/proc/{pid}/ns/net ss -Hlnt")).contains(":80 ") {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let network = format!("--net=/proc/{pid}/ns/net");
+    let line = [network.as_str(), "python3", "-c", server];
+    let mut own = start(Command::new("nsenter").args(line));
+    let sockets = || sh(&format!("nsenter {network} ss -Hlnt"));
+    wait_for(30, sockets, || sockets().contains(":80 ").then_some(()));
     let output = machines.run().output().unwrap();
     let is_alive = own.try_wait().unwrap().is_none();
     own.kill().unwrap();

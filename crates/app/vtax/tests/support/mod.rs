@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shared by the tests of the command: starting it, and comparing the state of the host.
 
+pub mod work;
+
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
