@@ -392,7 +392,7 @@ fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<P
         "quick",
         "platform",
     ];
-    reader.only(root, keys.into_iter(), "a density plan");
+    reader.only(root, keys, "a density plan");
     let mut method = Method::default();
     let mut repetitions = repetitions(reader, root).unwrap_or(3);
     if root.get("density").is_none() {
@@ -400,7 +400,7 @@ fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<P
             .complain(0, "`[density]` is missing")
             .help_with("add a section [density]; whatever it leaves out has a default");
     }
-    if let Some(table) = reader.section(root, "density", METHOD.into_iter()) {
+    if let Some(table) = reader.section(root, "density", METHOD) {
         method = read_method(reader, table, method);
     }
     let of_quick = METHOD.into_iter().chain(["repetitions"]);

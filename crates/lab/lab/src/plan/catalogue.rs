@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use vtax_guest::platform::{self, Platform};
 use vtax_host::cell;
 use vtax_host::knobs::{self, Place};
-use vtax_host::settings::{Domain, Parameter};
+use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_load::workload::{self, Workload};
 
 /// The setting that charges the guests of a trial.
@@ -73,6 +73,12 @@ impl Catalogue {
             .iter()
             .copied()
             .find(|platform| platform.kind() == kind)
+    }
+
+    /// Whether a guest of a platform kind exists without vtax, by its settings.
+    pub fn is_external(&self, platform: &str, settings: &Settings) -> bool {
+        let platform = self.platform(platform);
+        platform.is_some_and(|platform| platform.is_external(settings))
     }
 
     /// The workload of a kind.

@@ -7,6 +7,7 @@
 mod catalogue;
 mod diagnostic;
 mod draw;
+pub mod keys;
 pub mod new;
 mod paths;
 mod profile;

@@ -2,7 +2,8 @@
 //! The keys of a workload that is a command: what runs, when it is ready, and what is read from its output.
 
 use super::Reader;
-use crate::plan::{Catalogue, Plan};
+use super::values::{sections, text};
+use crate::plan::{Catalogue, Entry, Plan};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -19,6 +20,8 @@ const OWN: [&str; 9] = [
 ];
 /// The keys of a number in the output.
 const FIGURE: [&str; 6] = ["json", "csv", "row", "regex", "unit", "better"];
+/// The keys of the work.
+const WORK: [&str; 6] = ["json", "csv", "row", "regex", "unit", "count"];
 /// The most metrics, packages and files of a command.
 const MOST_ENTRIES: usize = 32;
 /// The longest name of a metric.
@@ -101,20 +104,15 @@ impl Reader<'_, &Catalogue> {
     /// Refuses a word in braces that is nearly a placeholder, and the target's address where no client needs it.
     fn placeholders(&mut self, table: &DeTable<'_>) {
         for key in ["load", "serve", "prepare"] {
-            let Some((value, text)) = table
-                .get(key)
-                .and_then(|value| Some((value, value.get_ref().as_str()?)))
-            else {
+            let Some((value, line)) = table.get(key).zip(text(table, key)) else {
                 continue;
             };
-            let wrong = braced(text).find_map(|name| {
-                let near = PLACEHOLDERS
-                    .iter()
-                    .map(|known| (strsim::jaro_winkler(name, known), *known));
-                let (similarity, known) = near.max_by(|a, b| a.0.total_cmp(&b.0))?;
-                (NEAR..1.0)
-                    .contains(&similarity)
-                    .then_some((name.to_owned(), known))
+            let wrong = braced(line).find_map(|name| {
+                let near = PLACEHOLDERS.map(|known| (strsim::jaro_winkler(name, known), known));
+                let near = near.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
+                let (similarity, known) = near?;
+                let is_near = (NEAR..1.0).contains(&similarity);
+                is_near.then_some((name, known))
             });
             if let Some((name, known)) = wrong {
                 self.refuse(value, format!("`{key}`: {{{name}}} is no placeholder"))
@@ -124,16 +122,11 @@ impl Reader<'_, &Catalogue> {
         let has_service = table.contains_key("serve") || table.contains_key("ready");
         if !has_service
             && let Some(load) = table.get("load")
-            && load
-                .get_ref()
-                .as_str()
-                .is_some_and(|text| text.contains("{target}"))
+            && text(table, "load").is_some_and(|line| line.contains("{target}"))
         {
-            self.refuse(
-                load,
-                "`load` has {target}, the address of a service, and there is no service",
-            )
-            .help_with("add `serve` and `ready`, or with an `image` `ready`: --ready tcp:PORT");
+            let message = "`load` has {target}, the address of a service, and there is no service";
+            self.refuse(load, message)
+                .help_with("add `serve` and `ready`, or with an `image` `ready`: --ready tcp:PORT");
         }
     }
 
@@ -158,14 +151,12 @@ impl Reader<'_, &Catalogue> {
                     .chars()
                     .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c));
             if is_name {
-                packages.push(name)
-            } else {
-                self.complain(
-                    offset,
-                    format!("`{name}` is not the name of a Debian package"),
-                )
-                .help_with("names have small letters, digits and + - .")
+                packages.push(name);
+                continue;
             }
+            let message = format!("`{name}` is not the name of a Debian package");
+            self.complain(offset, message)
+                .help_with("names have small letters, digits and + - .");
         }
         packages.sort();
         packages.dedup();
@@ -208,35 +199,28 @@ impl Reader<'_, &Catalogue> {
             (!text.contains('\0')).then(|| name.to_owned())
         };
         let Some(own) = name(&path) else {
-            self.refuse(
-                value,
-                format!("`{path}` does not end with the name of a file"),
-            )
-            .help_with("such as stdin = \"input.csv\"");
+            let message = format!("`{path}` does not end with the name of a file");
+            self.refuse(value, message)
+                .help_with("such as stdin = \"input.csv\"");
             return None;
         };
         if table.contains_key("serve") || table.contains_key("ready") || has_image {
-            self.refuse(
-                value,
-                "`stdin` is for a command in the target, without a service or an image",
-            )
-            .help_with("let a shell read the file: sh -c 'command <file'");
+            let message = "`stdin` is for a command in the target, without a service or an image";
+            self.refuse(value, message)
+                .help_with("let a shell read the file: sh -c 'command <file'");
             return None;
         }
-        if !files.contains(&path) {
-            if files
-                .iter()
-                .any(|other| name(other).as_deref() == Some(&own))
-            {
-                self.refuse(
-                    value,
-                    format!("`stdin` has the name of another of the `files`, {own}"),
-                )
-                .help_with("rename one: each is copied by its last name");
-                return None;
-            }
-            files.push(path);
+        if files.contains(&path) {
+            return Some(own);
         }
+        let mut names = files.iter().map(|other| name(other));
+        if names.any(|other| other.as_ref() == Some(&own)) {
+            let message = format!("`stdin` has the name of another of the `files`, {own}");
+            self.refuse(value, message)
+                .help_with("rename one: each is copied by its last name");
+            return None;
+        }
+        files.push(path);
         Some(own)
     }
 
@@ -257,24 +241,18 @@ impl Reader<'_, &Catalogue> {
         }
         let array = value.get_ref().as_array();
         let Some(array) = array.filter(|array| array.len() <= MOST_ENTRIES) else {
-            self.refuse(
-                value,
-                format!("`{key}` must be a list of at most {MOST_ENTRIES} texts"),
-            )
-            .help_with(format!("such as {key} = [\"{example}\"]"));
+            let message = format!("`{key}` must be a list of at most {MOST_ENTRIES} texts");
+            self.refuse(value, message)
+                .help_with(format!("such as {key} = [\"{example}\"]"));
             return Vec::new();
         };
-        array
-            .iter()
-            .filter_map(|item| Some((self.text_of(item, key)?, item.span().start)))
-            .collect()
+        let texts = array.iter();
+        let texts = texts.filter_map(|item| Some((self.text_of(item, key)?, item.span().start)));
+        texts.collect()
     }
 
     fn work(&mut self, table: &DeTable<'_>, offset: usize) -> Option<Figure> {
-        let is_timed = table
-            .get("extent")
-            .and_then(|extent| extent.get_ref().as_str())
-            == Some("duration");
+        let is_timed = text(table, "extent") == Some("duration");
         let Some(value) = table.get("work") else {
             if is_timed {
                 self.complain(offset, "a command that runs for a time needs `work`")
@@ -284,8 +262,7 @@ impl Reader<'_, &Catalogue> {
         };
         let inner = self.table(value, "work")?;
         let place = value.span().start;
-        let keys = FIGURE.into_iter().filter(|key| *key != "better");
-        self.only(inner, keys.chain(["count"]), "`work`");
+        self.only(inner, WORK, "`work`");
         let figure = self.figure(inner, place, "work")?;
         let Some((unit, _)) = unit(&figure.unit) else {
             // The output decides.
@@ -294,14 +271,14 @@ impl Reader<'_, &Catalogue> {
         match (is_timed, unit.per) {
             (true, Some(Base::Second)) | (false, None) => {}
             (true, _) => self
-                .complain(
-                    place,
+                .refuse(
+                    value,
                     "the work of a command that runs for a time is per second",
                 )
                 .help_with("such as unit = \"request/s\""),
             (false, Some(_)) => self
-                .complain(
-                    place,
+                .refuse(
+                    value,
                     "the work of a command that runs to its end is a total",
                 )
                 .help_with("such as unit = \"request\"; extent = \"duration\" measures a rate"),
@@ -323,11 +300,10 @@ impl Reader<'_, &Catalogue> {
         }
         for (key, value) in inner {
             let (name, offset) = (key.get_ref().to_string(), key.span().start);
+            let is_key = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
             let is_name = name.len() <= LONGEST_NAME
                 && name.starts_with(|c: char| c.is_ascii_lowercase())
-                && name
-                    .chars()
-                    .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+                && name.chars().all(is_key);
             if !is_name {
                 self.complain(offset, format!("`{name}` is not the name of a metric"))
                     .help_with(format!(
@@ -338,7 +314,7 @@ impl Reader<'_, &Catalogue> {
             let Some(inner) = self.table(value, &format!("metrics.{name}")) else {
                 continue;
             };
-            self.only(inner, FIGURE.into_iter(), &format!("the metric `{name}`"));
+            self.only(inner, FIGURE, &format!("the metric `{name}`"));
             if let Some(figure) = self.figure(inner, offset, &name) {
                 metrics.insert(name, figure);
             }
@@ -367,55 +343,42 @@ impl Reader<'_, &Catalogue> {
             self.complain(offset, format!("`{name}`: {cause}"));
             return None;
         }
-        let Some(text) = self.string(table, "unit") else {
+        let Some(written) = self.string(table, "unit") else {
             self.complain(offset, format!("`{name}` has no `unit`"))
                 .help_with(UNITS);
             return None;
         };
-        if text != AUTO && unit(&text).is_none() {
-            self.complain(offset, format!("`{name}`: `{text}` is not a unit"))
+        if written != AUTO && unit(&written).is_none() {
+            self.complain(offset, format!("`{name}`: `{written}` is not a unit"))
                 .help_with(UNITS);
             return None;
         }
-        let better = match self.string(table, "better").as_deref() {
-            Some("higher") => Better::Higher,
-            Some("lower") => Better::Lower,
-            None | Some("neither") => Better::Neither,
-            Some(other) => {
-                let message = format!("`{name}`: `better` cannot be `{other}`");
-                self.unknown(offset, message, other, ["higher", "lower", "neither"]);
-                Better::Neither
-            }
-        };
+        let words = [
+            ("higher", Better::Higher),
+            ("lower", Better::Lower),
+            ("neither", Better::Neither),
+        ];
+        let message = |other: &str| format!("`{name}`: `better` cannot be `{other}`");
+        let better = self.word(table, "better", &words, message);
         Some(Figure {
             place: place.clone(),
-            unit: text,
-            better,
+            unit: written,
+            better: better.unwrap_or(Better::Neither),
         })
     }
 
     /// Refuses files for a platform whose guests exist without vtax.
     pub(super) fn files_apply(&mut self, root: &DeTable<'_>, plan: &Plan) {
-        let external = plan.platforms.iter().find(|entry| {
-            let platform = self.catalogue.platform(&entry.kind);
-            platform.is_some_and(|platform| platform.is_external(&entry.settings))
-        });
-        let workloads = root
-            .get("workload")
-            .and_then(|value| value.get_ref().as_array());
-        let first = workloads.into_iter().flatten().find_map(|value| {
-            let files = value.get_ref().as_table()?.get("files")?;
-            Some(files.span().start)
-        });
-        if let (Some(entry), Some(offset)) = (external, first) {
-            self.complain(
-                offset,
-                format!(
-                    "`files` are not copied into the guests of `{}`, which vtax does not make",
-                    entry.name
-                ),
-            )
-            .help_with(
+        let catalogue = self.catalogue;
+        let is_external = |entry: &&Entry| catalogue.is_external(&entry.kind, &entry.settings);
+        let external = plan.platforms.iter().find(is_external);
+        let files = sections(root, "workload").find_map(|(_, workload)| workload.get("files"));
+        if let Some((entry, files)) = external.zip(files) {
+            let name = &entry.name;
+            let message = format!(
+                "`files` are not copied into the guests of `{name}`, which vtax does not make"
+            );
+            self.refuse(files, message).help_with(
                 "copy them there, give their absolute paths in the commands, and leave `files` out",
             );
         }
@@ -423,17 +386,13 @@ impl Reader<'_, &Catalogue> {
 
     /// Refuses a level that no command contains.
     fn levels_of_command(&mut self, table: &DeTable<'_>, offset: usize) {
-        let text = |key: &str| table.get(key).and_then(|value| value.get_ref().as_str());
-        let uses = |key: &str| text(key).is_some_and(|text| text.contains("{level}"));
-        let varies = table
-            .get("profile")
-            .is_some_and(|profile| profile.get_ref().is_table());
+        let uses = |key: &str| text(table, key).is_some_and(|line| line.contains("{level}"));
+        let varies = super::table(table, "profile").is_some();
         if varies && !uses("load") {
-            self.complain(
-                offset,
-                "`load` does not contain {level}, which the profile varies",
-            )
-            .help_with("write {level} where the command takes its rate or its number of clients");
+            let message = "`load` does not contain {level}, which the profile varies";
+            self.complain(offset, message).help_with(
+                "write {level} where the command takes its rate or its number of clients",
+            );
         } else if table.contains_key("level") && !["load", "serve", "prepare"].into_iter().any(uses)
         {
             self.complain(offset, "no command contains {level}")

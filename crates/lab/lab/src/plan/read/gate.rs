@@ -2,6 +2,7 @@
 //! The `[[gate]]` tables of a plan: limits that `vtax run` and `vtax compare` judge.
 
 use super::Reader;
+use super::values::{sections, table};
 use crate::plan::{Catalogue, Entry, Plan, treatments};
 use std::collections::BTreeSet;
 use toml::de::DeTable;
@@ -23,16 +24,11 @@ impl Reader<'_, &Catalogue> {
         let Some(value) = root.get("gate") else {
             return Vec::new();
         };
-        let Some(array) = value
-            .get_ref()
-            .as_array()
-            .filter(|all| all.len() <= MOST_GATES)
-        else {
-            self.refuse(
-                value,
-                format!("`gate` must be a list of at most {MOST_GATES} sections"),
-            )
-            .help_with("write [[gate]] with two brackets");
+        let array = value.get_ref().as_array();
+        let Some(array) = array.filter(|all| all.len() <= MOST_GATES) else {
+            let message = format!("`gate` must be a list of at most {MOST_GATES} sections");
+            self.refuse(value, message)
+                .help_with("write [[gate]] with two brackets");
             return Vec::new();
         };
         let own = own_metrics(root);
@@ -51,7 +47,7 @@ impl Reader<'_, &Catalogue> {
         platforms: &[Entry],
         own: &BTreeSet<String>,
     ) -> Option<PlannedGate> {
-        self.only(table, KEYS.into_iter(), "[[gate]]");
+        self.only(table, KEYS, "[[gate]]");
         for key in ["metric", "limit"] {
             if !table.contains_key(key) {
                 self.complain(offset, format!("this gate has no `{key}`"))
@@ -61,16 +57,14 @@ impl Reader<'_, &Catalogue> {
         let metric = self.string(table, "metric")?;
         let limit = self.string(table, "limit")?;
         let place = |key: &str| table.get(key).map_or(offset, |value| value.span().start);
-        if metric::lookup(&metric).is_none() && !own.contains(&metric) {
-            // Some workloads declare metrics that are in no catalogue.
-            if let Some(name) = OWN.part(&metric) {
-                self.unknown(
-                    place("metric"),
-                    format!("no command of this plan has the metric `{name}`"),
-                    &metric,
-                    own.iter().map(String::as_str),
-                );
-            }
+        // Some workloads declare metrics that are in no catalogue.
+        if metric::lookup(&metric).is_none()
+            && !own.contains(&metric)
+            && let Some(name) = OWN.part(&metric)
+        {
+            let message = format!("no command of this plan has the metric `{name}`");
+            let valid = own.iter().map(String::as_str);
+            self.unknown(place("metric"), message, &metric, valid);
         }
         let platform = self.string(table, "platform");
         let treatment = self.string(table, "treatment");
@@ -81,19 +75,9 @@ impl Reader<'_, &Catalogue> {
             self.complain(offset, "`platform` and `treatment` are both given")
                 .help_with("a treatment has one platform: leave `platform` out");
         }
-        let of = match self.string(table, "of").as_deref() {
-            None | Some("tax") => Of::Tax,
-            Some("cost") => Of::Cost,
-            Some(other) => {
-                self.unknown(
-                    place("of"),
-                    "`of` must be \"tax\" or \"cost\"",
-                    other,
-                    ["tax", "cost"],
-                );
-                Of::Tax
-            }
-        };
+        let words = [("tax", Of::Tax), ("cost", Of::Cost)];
+        let message = |_: &str| "`of` must be \"tax\" or \"cost\"".to_owned();
+        let of = self.word(table, "of", &words, message).unwrap_or(Of::Tax);
         let name = treatment.as_deref().or(platform.as_deref());
         match PlannedGate::new(&metric, name, &limit, of) {
             Ok(planned) if planned.gate.is_of_one_run && of == Of::Cost => {
@@ -143,14 +127,8 @@ impl Reader<'_, &Catalogue> {
 
 /// The metrics that the plan's commands declare.
 fn own_metrics(root: &DeTable<'_>) -> BTreeSet<String> {
-    let workloads = root
-        .get("workload")
-        .and_then(|value| value.get_ref().as_array());
-    let tables = workloads.into_iter().flatten().filter_map(|value| {
-        let metrics = value.get_ref().as_table()?.get("metrics")?;
-        metrics.get_ref().as_table()
-    });
-    tables
-        .flat_map(|metrics| metrics.keys().map(|key| OWN.of(key.get_ref())))
-        .collect()
+    let workloads = sections(root, "workload");
+    let metrics = workloads.filter_map(|(_, workload)| table(workload, "metrics"));
+    let names = metrics.flat_map(|metrics| metrics.keys());
+    names.map(|name| OWN.of(name.get_ref())).collect()
 }

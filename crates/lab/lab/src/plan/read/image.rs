@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The images of a plan's guests.
 
+use super::values::{sections, table, text};
 use super::{Reader, Value, flatten};
 use crate::plan::Catalogue;
 use toml::de::DeTable;
@@ -11,23 +12,12 @@ use vtax_load::workload::command::KIND;
 
 /// Returns the tables of a plan that can set the image of a guest.
 fn tables<'v, 'i>(root: &'v DeTable<'i>) -> Vec<&'v DeTable<'i>> {
-    let table = |value: Option<&'v Value<'i>>| value.and_then(|value| value.get_ref().as_table());
-    let quick = table(root.get("quick")).and_then(|quick| table(quick.get("settings")));
-    let single = [
-        Some(root),
-        table(root.get("settings")),
-        table(root.get("factors")),
-        quick,
-    ];
-    let sections = ["platform", "neighbour"].into_iter().filter_map(|section| {
-        let sections = root.get(section)?.get_ref().as_array()?;
-        Some(sections.iter().filter_map(|one| one.get_ref().as_table()))
-    });
-    single
-        .into_iter()
-        .flatten()
-        .chain(sections.flatten())
-        .collect()
+    let quick = table(root, "quick").and_then(|quick| table(quick, "settings"));
+    let single = [table(root, "settings"), table(root, "factors"), quick];
+    let sections = ["platform", "neighbour"].map(|name| sections(root, name));
+    let sections = sections.into_iter().flatten().map(|(_, table)| table);
+    let single = std::iter::once(root).chain(single.into_iter().flatten());
+    single.chain(sections).collect()
 }
 
 /// Whether a guest of the plan may have an image.
@@ -64,16 +54,11 @@ impl Reader<'_, &Catalogue> {
 
     /// Refuses a text that names no image, and a workload beside an image that does not run in one.
     pub(super) fn images(&mut self, root: &DeTable<'_>) {
-        for value in tables(root)
-            .into_iter()
-            .filter_map(|table| table.get(PARAMETER.key))
-        {
-            let one = std::slice::from_ref(value);
-            let values = match value.get_ref().as_array() {
-                Some(levels) => levels.iter().collect::<Vec<_>>(),
-                None => one.iter().collect(),
-            };
-            for value in values {
+        let given = tables(root).into_iter();
+        for value in given.filter_map(|table| table.get(PARAMETER.key)) {
+            let levels = value.get_ref().as_array().map(|levels| levels.iter());
+            let levels: Vec<_> = levels.map_or_else(|| vec![value], Iterator::collect);
+            for value in levels {
                 if let Some(text) = value.get_ref().as_str()
                     && let Err(wrong) = text.parse::<Source>()
                 {
@@ -85,23 +70,14 @@ impl Reader<'_, &Catalogue> {
             return;
         }
         self.runtimes(root);
-        for section in ["workload", "neighbour"] {
-            let sections = root
-                .get(section)
-                .and_then(|value| value.get_ref().as_array());
-            for value in sections.into_iter().flatten() {
-                let kind = value
-                    .get_ref()
-                    .as_table()
-                    .and_then(|table| table.get("kind"));
-                let kind = kind.and_then(|kind| kind.get_ref().as_str());
-                if let Some(kind) = kind
-                    && kind != KIND
-                {
-                    self.refuse(value, format!("`{kind}` does not run in an image, and this plan has an `image`"),
-                    )
-                    .help_with("only `command` does: give its service and load, or measure the other workloads by another plan");
-                }
+        let all = ["workload", "neighbour"].map(|name| sections(root, name));
+        for (value, section) in all.into_iter().flatten() {
+            if let Some(kind) = text(section, "kind").filter(|kind| *kind != KIND) {
+                let message =
+                    format!("`{kind}` does not run in an image, and this plan has an `image`");
+                self.refuse(value, message).help_with(
+                    "only `command` does: give its service and load, or measure the other workloads by another plan",
+                );
             }
         }
     }

@@ -11,12 +11,11 @@ pub use values::{Complaint, Reader, Value, document, flatten};
 
 use super::{
     Baseline, Catalogue, Diagnostics, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Order, Plan,
-    Quick, StopRule, Variation,
+    Quick, StopRule, Variation, keys,
 };
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
-use vtax_core::metric;
+use values::{Own, table};
 use vtax_host::cell::{CLIENT_PLACE, ELSEWHERE};
 use vtax_host::settings::{Level, Parameter, Settings};
 use vtax_load::workload::command::KIND;
@@ -26,100 +25,54 @@ fn meter_names() -> impl Iterator<Item = &'static str> {
     ["auto", "none"].into_iter().chain(vtax_meter::NAMES)
 }
 
-const PLAN_KEYS: [&str; 24] = [
-    "name",
-    "description",
-    "seed",
-    "repetitions",
-    "seeds",
-    "draws",
-    "warmup",
-    "duration",
-    "order",
-    "sample_hz",
-    "idle",
-    "meters",
-    "minimum_effect",
-    "baseline",
-    "stop",
-    "quick",
-    "image",
-    "settings",
-    "factors",
-    "platform",
-    "neighbour",
-    "again",
-    "places",
-    "gate",
-];
-
 pub(super) fn read(file: &str, text: &str, catalogue: &Catalogue) -> Result<Plan, Diagnostics> {
     document(file, text, catalogue, |reader, root| reader.plan(root))
 }
 
+/// The key as a workload's own table has it: without the group of the section.
+fn short(key: &str) -> &str {
+    key.strip_prefix("load.").unwrap_or(key)
+}
+
 impl Reader<'_, &Catalogue> {
     fn plan(&mut self, root: &DeTable<'_>) -> Option<Plan> {
-        self.only(
-            root,
-            PLAN_KEYS.iter().copied().chain(["workload"]),
-            "a plan",
-        );
+        self.only(root, keys::PLAN.iter().map(|key| key.key), "a plan");
+        let own = self.own(root, keys::PLAN);
         let platforms = self.entries(root, "platform");
         let workloads = self.entries(root, "workload");
         let neighbours = self.neighbours(root, &platforms);
-        let mut settings = root
-            .get("settings")
-            .map(|value| self.settings(value))
-            .unwrap_or_default();
+        let mut settings = self.settings(root);
         self.image(root, &mut settings);
         self.images(root);
-        let factors = root
-            .get("factors")
-            .map(|value| self.factors(value, &neighbours))
-            .unwrap_or_default();
+        let factors = self.factors(root, &neighbours);
         let quick = self.quick(root);
-        let in_quick = root
-            .get("quick")
-            .and_then(|value| value.get_ref().as_table());
-        for table in [
-            root.get("settings"),
-            root.get("factors"),
-            in_quick.and_then(|quick| quick.get("settings")),
-        ] {
-            let table = table.and_then(|value| value.get_ref().as_table());
-            if let Some(table) = table {
-                self.meant(table, &platforms, &workloads, &neighbours);
-            }
+        let of_quick = table(root, "quick").and_then(|quick| table(quick, "settings"));
+        let all = [table(root, "settings"), table(root, "factors"), of_quick];
+        for settings in all.into_iter().flatten() {
+            self.meant(settings, &platforms, &workloads, &neighbours);
         }
         let baseline = self.baseline(root, &platforms, &neighbours, &factors);
-        let (repetitions, variation) = self.blocks(root);
-        let stop = root
-            .get("stop")
-            .map_or(Some(StopRule::Fixed), |value| self.stop(value, repetitions));
+        let (repetitions, variation) = self.blocks(root, &own);
+        let stop = self.stop(root, repetitions);
         let name = self.title(root);
         let gates = self.gates(root, &platforms);
         let plan = Plan {
             name: name?,
             description: self.string(root, "description").unwrap_or_default(),
-            seed: self.integer(root, "seed", 0, i64::MAX).unwrap_or(1),
+            seed: own.count("seed"),
             repetitions,
             variation,
-            warmup: self
-                .time(root, "warmup", Duration::ZERO)
-                .unwrap_or(Duration::from_secs(2)),
-            duration: self
-                .time(root, "duration", Duration::from_millis(100))
-                .unwrap_or(Duration::from_secs(10)),
-            order: self.order(root),
+            warmup: own.time("warmup"),
+            duration: own.time("duration"),
+            order: match own.text("order") {
+                "sequential" => Order::Sequential,
+                _ => Order::Interleaved,
+            },
             stop: stop?,
-            sample_hz: self.number(root, "sample_hz", 0.1, 50.0).unwrap_or(1.0),
-            idle: self
-                .time(root, "idle", Duration::ZERO)
-                .unwrap_or(Duration::from_secs(5)),
+            sample_hz: own.number("sample_hz"),
+            idle: own.time("idle"),
             meters: self.meters(root),
-            minimum_effect: self
-                .number(root, "minimum_effect", 0.0, 10.0)
-                .unwrap_or(0.02),
+            minimum_effect: own.number("minimum_effect"),
             baseline,
             settings,
             factors,
@@ -139,45 +92,41 @@ impl Reader<'_, &Catalogue> {
         Some(plan)
     }
 
-    /// Reads the number of blocks, and the variation between them, from the one key that is given.
-    fn blocks(&mut self, root: &DeTable<'_>) -> (u32, Variation) {
-        let mut found: Option<(&str, u32, Variation)> = None;
+    /// Returns the number of blocks, and the variation between them, by the one key that is given.
+    fn blocks(&mut self, root: &DeTable<'_>, own: &Own) -> (u32, Variation) {
+        let mut found: Option<(&str, Variation)> = None;
         for (key, variation) in [
             ("repetitions", Variation::None),
             ("seeds", Variation::Seeds),
             ("draws", Variation::Draws { first: 1 }),
         ] {
-            let Some(value) = root.get(key) else {
+            let (Some(value), true) = (root.get(key), own.has(key)) else {
                 continue;
             };
-            let Some(blocks) = self.integer(root, key, 1, 100_000) else {
-                continue;
-            };
-            if let Some((other, ..)) = found {
-                self.refuse(value, format!("`{key}` and `{other}` are both given"),
-                )
-                .help_with(
-                    "`seeds` gives each repetition a seed of its own, `draws` a seed and a draw: leave the others out",
-                );
+            if let Some((other, _)) = found {
+                self.refuse(value, format!("`{key}` and `{other}` are both given"))
+                    .help_with(
+                        "`seeds` gives each repetition a seed of its own, `draws` a seed and a draw: leave the others out",
+                    );
             }
-            found = Some((key, blocks, variation));
+            found = Some((key, variation));
         }
-        found.map_or((5, Variation::None), |(_, blocks, variation)| {
-            (blocks, variation)
-        })
+        let (key, variation) = found.unwrap_or(("repetitions", Variation::None));
+        (own.count(key), variation)
     }
 
     /// Reads platforms or workloads: `[[platform]]` tables with `kind`, optional `name`, and settings.
     fn entries(&mut self, root: &DeTable<'_>, section: &'static str) -> Vec<Entry> {
-        let kinds = self.kinds(section);
+        let catalogue = self.catalogue;
+        let kinds: Vec<&str> = match section {
+            "platform" => catalogue.platforms.iter().map(|one| one.kind()).collect(),
+            _ => catalogue.workloads.iter().map(|one| one.kind()).collect(),
+        };
         let mut entries: Vec<Entry> = Vec::new();
-        let mut names = BTreeSet::new();
         for (offset, kind, table) in self.sections(root, section, &kinds) {
-            let name = table
-                .get("name")
-                .and_then(|value| self.name(value))
-                .unwrap_or_else(|| kind.clone());
-            if !names.insert(name.clone()) {
+            let name = table.get("name").and_then(|value| self.name(value));
+            let name = name.unwrap_or_else(|| kind.clone());
+            if entries.iter().any(|other| other.name == name) {
                 self.complain(offset, format!("two {section}s are called `{name}`"))
                     .help_with("give each a `name` of its own");
             }
@@ -198,112 +147,68 @@ impl Reader<'_, &Catalogue> {
         entries
     }
 
-    fn kinds(&self, section: &str) -> Vec<&'static str> {
-        match section {
-            "platform" => self
-                .catalogue
-                .platforms
-                .iter()
-                .map(|platform| platform.kind())
-                .collect(),
-            _ => self
-                .catalogue
-                .workloads
-                .iter()
-                .map(|workload| workload.kind())
-                .collect(),
-        }
-    }
-
     /// Reads the settings of one entry. A workload's own keys are written without their `load.`.
     fn entry_settings(&mut self, table: &DeTable<'_>, section: &str, kind: &str) -> Settings {
-        let platform = if section == "platform" { kind } else { "" };
+        let catalogue = self.catalogue;
+        let is_workload = section == "workload";
+        // `("", kind)` would also accept every platform's keys, so only the entry's own parameters are searched.
+        let [own, definition] = own_parameters(catalogue, section, kind);
+        let shared = catalogue.shared_by(if is_workload { "" } else { kind });
         let mut settings = Settings::default();
         for (key, offset, value) in flatten(table) {
-            let is_structure = key == "kind"
-                || key == "name"
-                || section == "workload" && (key == "objective" || key.starts_with("profile"))
-                || section == "workload" && kind == KIND && command::is_own(&key);
+            let is_structure = ["kind", "name"].contains(&key.as_str())
+                || is_workload
+                    && (key == "objective"
+                        || key.starts_with("profile")
+                        || kind == KIND && command::is_own(&key));
             if is_structure {
                 continue;
             }
-            let full = if section == "platform" || key.contains('.') {
-                key.clone()
-            } else {
+            let full = if is_workload && !key.contains('.') {
                 format!("load.{key}")
+            } else {
+                key.clone()
             };
-            // `("", kind)` would also accept every platform's keys, so only the entry's own parameters are searched.
-            let own = self.own_parameters(section, kind).iter();
-            let mut known = own.chain(self.catalogue.shared_by(platform));
-            let Some(parameter) = known.find(|parameter| parameter.key == full) else {
-                let valid = self.own_keys(section, kind, platform);
-                let valid: Vec<String> = valid.map(str::to_owned).collect();
-                self.unknown(
-                    offset,
-                    format!("{section} `{kind}` has no setting `{key}`"),
-                    // As `valid` has them: without the group of the section.
-                    key.strip_prefix("load.").unwrap_or(&key),
-                    valid.iter().map(String::as_str),
-                );
+            let mut known = own.iter().chain(shared.clone());
+            if let Some(parameter) = known.find(|parameter| parameter.key == full) {
+                let level = self.level(value, parameter);
+                settings.0.extend(level.map(|level| (full, level)));
                 continue;
-            };
-            if let Some(level) = self.level(value, parameter) {
-                settings.0.insert(full, level);
             }
+            let valid = own.iter().chain(definition).chain(shared.clone());
+            let message = format!("{section} `{kind}` has no setting `{key}`");
+            self.unknown(
+                offset,
+                message,
+                short(&key),
+                valid.map(|one| short(one.key)),
+            );
         }
         settings
     }
 
-    /// Returns the parameters that a platform or workload of this kind has itself.
-    fn own_parameters(&self, section: &str, kind: &str) -> &'static [Parameter] {
-        let own = match section {
-            "platform" => self.catalogue.platform(kind).map(|one| one.parameters()),
-            _ => (self.catalogue.workload(kind)).map(|one| one.about().parameters),
-        };
-        own.unwrap_or_default()
-    }
-
-    /// Returns the keys that an entry of this kind may have.
-    fn own_keys(&self, section: &str, kind: &str, platform: &str) -> impl Iterator<Item = &str> {
-        let definition = if section == "workload"
-            && let Some(workload) = self.catalogue.workload(kind)
-        {
-            workload.about().definition
-        } else {
-            &[]
-        };
-        (self.own_parameters(section, kind).iter())
-            .chain(definition)
-            .chain(self.catalogue.shared_by(platform))
-            .map(|parameter| parameter.key)
-            .map(|key| key.strip_prefix("load.").unwrap_or(key))
-    }
-
-    fn settings(&mut self, value: &Value<'_>) -> Settings {
-        let Some(table) = self.table(value, "settings") else {
-            return Settings::default();
-        };
+    /// Reads the settings for all trials of a plan or of its quick profile.
+    fn settings(&mut self, root: &DeTable<'_>) -> Settings {
+        let table = root.get("settings");
+        let table = table.and_then(|value| self.table(value, "settings"));
         let mut settings = Settings::default();
-        for (key, offset, value) in flatten(table) {
-            if let Some(parameter) = self.parameter(&key, offset)
-                && let Some(level) = self.level(value, &parameter)
-            {
-                settings.0.insert(key, level);
-            }
+        for (key, offset, value) in table.into_iter().flat_map(flatten) {
+            let parameter = self.parameter(&key, offset);
+            let level = parameter.and_then(|parameter| self.level(value, &parameter));
+            settings.0.extend(level.map(|level| (key, level)));
         }
         settings
     }
 
     fn factors(
         &mut self,
-        value: &Value<'_>,
+        root: &DeTable<'_>,
         neighbours: &[Neighbour],
     ) -> BTreeMap<String, Vec<Level>> {
-        let Some(table) = self.table(value, "factors") else {
-            return BTreeMap::new();
-        };
+        let table = root.get("factors");
+        let table = table.and_then(|value| self.table(value, "factors"));
         let mut factors = BTreeMap::new();
-        for (key, offset, value) in flatten(table) {
+        for (key, offset, value) in table.into_iter().flat_map(flatten) {
             if key == NEIGHBOURS {
                 factors.insert(key, self.neighbour_levels(value, neighbours));
                 continue;
@@ -312,14 +217,14 @@ impl Reader<'_, &Catalogue> {
                 continue;
             };
             let level = |reader: &mut Self, item: &Value<'_>| reader.level(item, &parameter);
-            let Some(levels) = self.levels(value, &key, level) else {
-                self.refuse(value, format!("factor `{key}` must list its levels"))
-                    .help_with(format!(
-                        "write {key} = [first, second]; one fixed value belongs under [settings]"
-                    ));
+            if let Some(levels) = self.levels(value, &key, level) {
+                factors.insert(key, levels);
                 continue;
-            };
-            factors.insert(key, levels);
+            }
+            self.refuse(value, format!("factor `{key}` must list its levels"))
+                .help_with(format!(
+                    "write {key} = [first, second]; one fixed value belongs under [settings]"
+                ));
         }
         factors
     }
@@ -332,85 +237,60 @@ impl Reader<'_, &Catalogue> {
         workloads: &[Entry],
         neighbours: &[Neighbour],
     ) {
+        let catalogue = self.catalogue;
         let beside = neighbours.iter().filter_map(|beside| match &beside.kind {
             NeighbourKind::Guest { workload, .. } => Some(workload.as_str()),
             NeighbourKind::Twin => None,
         });
-        let loads: Vec<&str> = (workloads.iter().map(|load| load.kind.as_str()))
-            .chain(beside)
-            .collect();
-        let means = |key: &str| {
-            platforms.iter().any(|platform| {
-                let mut loads = loads.iter();
-                loads.any(|load| {
-                    self.catalogue
-                        .parameter(&platform.kind, load, key)
-                        .is_some()
-                })
-            })
-        };
-        let idle: Vec<(String, usize)> = flatten(table)
-            .into_iter()
-            .filter(|(key, ..)| self.catalogue.parameter("", "", key).is_some() && !means(key))
-            .map(|(key, offset, _)| (key, offset))
-            .collect();
+        let loads = workloads.iter().map(|load| load.kind.as_str());
+        let loads: Vec<&str> = loads.chain(beside).collect();
         // A plan without a platform or a workload already has a complaint.
         if platforms.is_empty() || loads.is_empty() {
             return;
         }
-        for (key, offset) in idle {
-            self.complain(
-                offset,
-                format!("no platform or workload of this plan has the setting `{key}`"),
-            )
-            .help_with("leave it out: it would do nothing");
+        for (key, offset, _) in flatten(table) {
+            let has = |kind: &str, load: &str| catalogue.parameter(kind, load, &key).is_some();
+            let means = |platform: &Entry| loads.iter().any(|load| has(&platform.kind, load));
+            if has("", "") && !platforms.iter().any(means) {
+                let message =
+                    format!("no platform or workload of this plan has the setting `{key}`");
+                self.complain(offset, message)
+                    .help_with("leave it out: it would do nothing");
+            }
         }
     }
 
     fn parameter(&mut self, key: &str, offset: usize) -> Option<Parameter> {
-        let parameter = self.catalogue.parameter("", "", key);
+        let catalogue = self.catalogue;
+        let parameter = catalogue.parameter("", "", key);
         if parameter.is_none() {
-            self.unknown(
-                offset,
-                format!("no platform or workload has a setting `{key}`"),
-                key,
-                self.catalogue.keys(),
-            );
+            let message = format!("no platform or workload has a setting `{key}`");
+            self.unknown(offset, message, key, catalogue.keys());
         }
         parameter
     }
 
     fn quick(&mut self, root: &DeTable<'_>) -> Quick {
-        let keys = ["repetitions", "warmup", "duration", "sample_hz", "settings"];
-        let Some(table) = self.section(root, "quick", keys.into_iter()) else {
-            return Quick::default();
-        };
+        let own = self.own_section(root, "quick", keys::QUICK);
+        let settings = table(root, "quick").map(|quick| self.settings(quick));
         Quick {
-            repetitions: self.integer(table, "repetitions", 1, 100_000),
-            warmup: self.time(table, "warmup", Duration::ZERO),
-            duration: self.time(table, "duration", Duration::from_millis(100)),
-            sample_hz: self.number(table, "sample_hz", 0.1, 50.0),
-            settings: table
-                .get("settings")
-                .map(|value| self.settings(value))
-                .unwrap_or_default(),
+            repetitions: own.given("repetitions", Own::count),
+            warmup: own.given("warmup", Own::time),
+            duration: own.given("duration", Own::time),
+            sample_hz: own.given("sample_hz", Own::number),
+            settings: settings.unwrap_or_default(),
         }
     }
 
-    fn stop(&mut self, value: &Value<'_>, repetitions: u32) -> Option<StopRule> {
-        let table = self.table(value, "stop")?;
-        self.only(
-            table,
-            ["rule", "metric", "width", "minimum", "time_cap"].into_iter(),
-            "[stop]",
-        );
-        let rule = table
-            .get("rule")
-            .and_then(|rule| self.text_of(rule, "rule"));
-        match rule.as_deref() {
-            Some("fixed") => Some(StopRule::Fixed),
-            Some("precision") => {
-                let minimum = self.integer(table, "minimum", 2, 100_000).unwrap_or(5);
+    fn stop(&mut self, root: &DeTable<'_>, repetitions: u32) -> Option<StopRule> {
+        let Some(value) = root.get("stop") else {
+            return Some(StopRule::Fixed);
+        };
+        let own = self.own_section(root, "stop", keys::STOP);
+        let minimum = own.count("minimum");
+        match own.text("rule") {
+            "fixed" => Some(StopRule::Fixed),
+            "precision" => {
                 if minimum > repetitions {
                     self.refuse(
                         value,
@@ -419,27 +299,17 @@ impl Reader<'_, &Catalogue> {
                     .help_with("under the precision rule `repetitions` is the most that may run");
                 }
                 Some(StopRule::Precision {
-                    metric: self
-                        .string(table, "metric")
-                        .unwrap_or_else(|| metric::CPU_PER_WORK.name.to_owned()),
-                    width: self.number(table, "width", 0.001, 1.0).unwrap_or(0.05),
+                    metric: own.text("metric").to_owned(),
+                    width: own.number("width"),
                     minimum,
-                    time_cap: self
-                        .time(table, "time_cap", Duration::from_secs(1))
-                        .unwrap_or(Duration::from_secs(24 * 3600)),
+                    time_cap: own.time("time_cap"),
                 })
             }
-            found => {
-                let offset = table
-                    .get("rule")
-                    .map_or(value.span().start, |rule| rule.span().start);
-                let found = found.unwrap_or_default().to_owned();
-                self.unknown(
-                    offset,
-                    "`stop.rule` must be \"fixed\" or \"precision\"",
-                    &found,
-                    ["fixed", "precision"],
-                );
+            _ => {
+                if table(root, "stop").is_some_and(|stop| stop.get("rule").is_none()) {
+                    let message = "`stop.rule` must be \"fixed\" or \"precision\"";
+                    self.unknown(value.span().start, message, "", ["fixed", "precision"]);
+                }
                 None
             }
         }
@@ -454,24 +324,19 @@ impl Reader<'_, &Catalogue> {
         neighbours: &[Neighbour],
         factors: &BTreeMap<String, Vec<Level>>,
     ) -> Baseline {
-        let Some(value) = root.get("baseline") else {
-            let native = platforms
-                .iter()
-                .find(|entry| entry.kind == "native")
-                .map(|entry| entry.name.clone());
-            let levels = match native {
-                Some(_) => BTreeMap::new(),
-                None => factors
-                    .iter()
-                    .filter_map(|(key, levels)| Some((key.clone(), levels.first()?.clone())))
-                    .collect(),
-            };
-            return Baseline {
-                platform: native,
-                levels,
-            };
-        };
         let mut baseline = Baseline::default();
+        let Some(value) = root.get("baseline") else {
+            let native = platforms.iter().find(|entry| entry.kind == "native");
+            baseline.platform = native.map(|entry| entry.name.clone());
+            if native.is_none() {
+                let first = factors.iter().filter_map(|(key, levels)| {
+                    let first = levels.first()?;
+                    Some((key.clone(), first.clone()))
+                });
+                baseline.levels = first.collect();
+            }
+            return baseline;
+        };
         match value.get_ref() {
             DeValue::String(name) => {
                 self.known_platform(name, value.span().start, platforms);
@@ -480,43 +345,36 @@ impl Reader<'_, &Catalogue> {
             DeValue::Table(table) => {
                 for (key, offset, value) in flatten(table) {
                     if key == "platform" {
-                        if let Some(name) = self.text_of(value, "baseline.platform") {
-                            self.known_platform(&name, value.span().start, platforms);
-                            baseline.platform = Some(name);
+                        baseline.platform = self.text_of(value, "baseline.platform");
+                        if let Some(name) = &baseline.platform {
+                            self.known_platform(name, value.span().start, platforms);
                         }
-                    } else if key == NEIGHBOURS && factors.contains_key(NEIGHBOURS) {
-                        if let Some(level) = self.neighbour_level(value, neighbours) {
-                            baseline.levels.insert(key, level);
-                        }
-                    } else if let Some(levels) = factors.get(&key) {
-                        let Some(parameter) = self.parameter(&key, offset) else {
-                            continue;
-                        };
-                        let Some(level) = self.level(value, &parameter) else {
-                            continue;
-                        };
-                        if !levels.contains(&level) {
-                            self.refuse(
-                                value,
-                                format!("`{level}` is not a level of factor `{key}`"),
-                            );
-                        }
-                        baseline.levels.insert(key, level);
-                    } else {
-                        self.unknown(
-                            offset,
-                            format!("`{key}` is not a factor of this plan"),
-                            &key,
-                            factors.keys().map(String::as_str).chain(["platform"]),
-                        );
+                        continue;
                     }
+                    let level = match factors.get(&key) {
+                        Some(_) if key == NEIGHBOURS => self.neighbour_level(value, neighbours),
+                        Some(levels) => {
+                            let parameter = self.parameter(&key, offset);
+                            let level = parameter.and_then(|known| self.level(value, &known));
+                            if let Some(level) = level.as_ref().filter(|it| !levels.contains(it)) {
+                                let message = format!("`{level}` is not a level of factor `{key}`");
+                                self.refuse(value, message);
+                            }
+                            level
+                        }
+                        None => {
+                            let valid = factors.keys().map(String::as_str).chain(["platform"]);
+                            let message = format!("`{key}` is not a factor of this plan");
+                            self.unknown(offset, message, &key, valid);
+                            None
+                        }
+                    };
+                    baseline.levels.extend(level.map(|level| (key, level)));
                 }
             }
             _ => {
-                self.refuse(
-                    value,
-                    "`baseline` must be a platform's name or a table of levels",
-                );
+                let message = "`baseline` must be a platform's name or a table of levels";
+                self.refuse(value, message);
             }
         }
         baseline
@@ -524,12 +382,9 @@ impl Reader<'_, &Catalogue> {
 
     fn known_platform(&mut self, name: &str, offset: usize, platforms: &[Entry]) {
         if !platforms.iter().any(|entry| entry.name == name) {
-            self.unknown(
-                offset,
-                format!("the plan has no platform called `{name}`"),
-                name,
-                platforms.iter().map(|entry| entry.name.as_str()),
-            );
+            let valid = platforms.iter().map(|entry| entry.name.as_str());
+            let message = format!("the plan has no platform called `{name}`");
+            self.unknown(offset, message, name, valid);
         }
     }
 
@@ -542,73 +397,48 @@ impl Reader<'_, &Catalogue> {
                 .help_with("write meters = [\"auto\"]");
             return Vec::new();
         };
-        let mut meters = Vec::new();
-        for item in array {
-            let Some(name) = self.text_of(item, "meters") else {
-                continue;
-            };
+        let names = array.iter().filter_map(|item| {
+            let name = self.text_of(item, "meters")?;
             if !meter_names().any(|known| known == name) {
-                self.unknown(
-                    item.span().start,
-                    format!("there is no meter `{name}`"),
-                    &name,
-                    meter_names(),
-                );
+                let message = format!("there is no meter `{name}`");
+                self.unknown(item.span().start, message, &name, meter_names());
             }
-            meters.push(name);
-        }
-        meters
-    }
-
-    fn order(&mut self, root: &DeTable<'_>) -> Order {
-        let Some(value) = root.get("order") else {
-            return Order::Interleaved;
-        };
-        match self.text_of(value, "order").as_deref() {
-            Some("interleaved") => Order::Interleaved,
-            Some("sequential") => Order::Sequential,
-            Some(found) => {
-                self.unknown(
-                    value.span().start,
-                    "`order` must be \"interleaved\" or \"sequential\"",
-                    found,
-                    ["interleaved", "sequential"],
-                );
-                Order::Interleaved
-            }
-            None => Order::Interleaved,
-        }
+            Some(name)
+        });
+        names.collect()
     }
 
     fn size(&mut self, root: &DeTable<'_>, plan: &Plan) {
-        let combinations = plan
-            .factors
-            .values()
-            .map(|levels| levels.len() as u64)
-            .fold(1, u64::saturating_mul);
-        let trials = combinations
-            .saturating_mul(plan.platforms.len() as u64)
-            .saturating_mul(plan.workloads.len() as u64)
-            .saturating_mul(u64::from(plan.repetitions));
-        let offset = root
-            .get("factors")
-            .or(root.get("repetitions"))
-            .map_or(0, |value| value.span().start);
-        self.accepts_size(trials, offset);
+        let levels = plan.factors.values().map(|levels| levels.len() as u64);
+        let entries = [plan.platforms.len(), plan.workloads.len()].map(|number| number as u64);
+        let trials = levels
+            .chain(entries)
+            .fold(u64::from(plan.repetitions), u64::saturating_mul);
+        let place = root.get("factors").or(root.get("repetitions"));
+        self.accepts_size(trials, place.map_or(0, |value| value.span().start));
     }
 
     /// Refuses a choice of the client's place in a plan without `[places]`.
     fn place_of_clients(&mut self, root: &DeTable<'_>, plan: &Plan) {
         let entries = plan.platforms.iter().chain(&plan.workloads);
-        let chosen = plan.factors.contains_key(CLIENT_PLACE)
-            || entries
-                .map(|entry| &entry.settings)
-                .chain([&plan.settings])
-                .any(|settings| settings.text(CLIENT_PLACE) == Some(ELSEWHERE));
-        if chosen && plan.places.client.is_none() && root.get("places").is_none() {
+        let mut settings = entries.map(|entry| &entry.settings).chain([&plan.settings]);
+        let is_chosen = plan.factors.contains_key(CLIENT_PLACE)
+            || settings.any(|settings| settings.text(CLIENT_PLACE) == Some(ELSEWHERE));
+        if is_chosen && plan.places.client.is_none() && root.get("places").is_none() {
             let offset = root.get("factors").map_or(0, |value| value.span().start);
             self.complain(offset, format!("`{CLIENT_PLACE}` needs [places]"))
                 .help_with("it says where elsewhere is: client = \"ssh:HOST\", bridge, target");
         }
     }
+}
+
+/// The parameters that a platform or workload of this kind has itself: of its settings, and of its definition.
+fn own_parameters(catalogue: &Catalogue, section: &str, kind: &str) -> [&'static [Parameter]; 2] {
+    let own = if section == "platform" {
+        catalogue.platform(kind).map(|one| [one.parameters(), &[]])
+    } else {
+        let about = catalogue.workload(kind).map(|one| one.about());
+        about.map(|about| [about.parameters, about.definition])
+    };
+    own.unwrap_or_default()
 }

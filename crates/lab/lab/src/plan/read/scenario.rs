@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The sections of a plan for neighbours, profiles, objectives and places.
 
-use super::values::{as_number, flatten};
-use super::{Reader, Value};
+use super::values::{as_number, flatten, text};
+use super::{Reader, Value, short};
+use crate::plan::keys::{ANY_TIME, WINDOW};
 use crate::plan::profile::MOST_LEVELS;
 use crate::plan::{
     ALONE, Catalogue, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Objective, Places, Profile,
@@ -21,6 +22,8 @@ use vtax_load::workload::command::KIND;
 const DEFAULT_LEVEL_TIME: Duration = Duration::from_secs(10);
 /// The default relative precision of a search.
 const DEFAULT_PRECISION: f64 = 0.05;
+/// The bounds of load levels.
+const LEVELS: (f64, f64) = (1e-6, 1e12);
 
 impl Reader<'_, &Catalogue> {
     /// Reads the `[[neighbour]]` sections.
@@ -53,11 +56,8 @@ impl Reader<'_, &Catalogue> {
                 || name.contains('+')
                 || neighbours.iter().any(|other| other.name == name);
             if taken {
-                self.complain(
-                    offset,
-                    format!("a neighbour cannot be called `{name}`, or two are"),
-                )
-                .help_with(
+                let message = format!("a neighbour cannot be called `{name}`, or two are");
+                self.complain(offset, message).help_with(
                     "names without `+` and `.`, other than target, client, switch, host, vtax, dom0 and none",
                 );
             }
@@ -66,13 +66,9 @@ impl Reader<'_, &Catalogue> {
             }
         }
         if neighbours.len() >= link::MOST_SEATS {
-            self.refuse(
-                value,
-                format!(
-                    "a trial has room for {} guests, the target included",
-                    link::MOST_SEATS
-                ),
-            );
+            let most = link::MOST_SEATS;
+            let message = format!("a trial has room for {most} guests, the target included");
+            self.refuse(value, message);
         }
         neighbours
     }
@@ -84,7 +80,7 @@ impl Reader<'_, &Catalogue> {
         platforms: &[Entry],
     ) -> Option<NeighbourKind> {
         if let Some(same_as) = table.get("same_as") {
-            self.only(table, ["name", "same_as"].into_iter(), "a twin");
+            self.only(table, ["name", "same_as"], "a twin");
             if self.text_of(same_as, "same_as")? != TARGET {
                 self.refuse(same_as, "`same_as` must be \"target\"");
                 return None;
@@ -92,11 +88,10 @@ impl Reader<'_, &Catalogue> {
             return Some(NeighbourKind::Twin);
         }
         let Some(kind) = table.get("kind") else {
-            self.complain(
-                offset,
-                "this `[[neighbour]]` has neither `kind` nor `same_as`",
-            )
-            .help_with("kind is a workload, such as \"cpu\"; same_as = \"target\" makes a twin");
+            let message = "this `[[neighbour]]` has neither `kind` nor `same_as`";
+            self.complain(offset, message).help_with(
+                "kind is a workload, such as \"cpu\"; same_as = \"target\" makes a twin",
+            );
             return None;
         };
         let workload = self.text_of(kind, "kind")?;
@@ -107,14 +102,11 @@ impl Reader<'_, &Catalogue> {
                 );
             return None;
         }
-        if self.catalogue.workload(&workload).is_none() {
-            let kinds = self.catalogue.workloads.iter().map(|known| known.kind());
-            self.unknown(
-                kind.span().start,
-                format!("there is no workload `{workload}`"),
-                &workload,
-                kinds,
-            );
+        let catalogue = self.catalogue;
+        if catalogue.workload(&workload).is_none() {
+            let kinds = catalogue.workloads.iter().map(|known| known.kind());
+            let message = format!("there is no workload `{workload}`");
+            self.unknown(kind.span().start, message, &workload, kinds);
             return None;
         }
         let platform = match table.get("platform") {
@@ -125,16 +117,13 @@ impl Reader<'_, &Catalogue> {
                 Some(name)
             }
         };
-        let platform_kind = platform
-            .as_ref()
-            .and_then(|name| platforms.iter().find(|entry| entry.name == *name))
-            .map_or("", |entry| entry.kind.as_str())
-            .to_owned();
-        let settings = self.neighbour_settings(table, &workload, &platform_kind);
+        let known = |name: &String| platforms.iter().find(|entry| entry.name == *name);
+        let entry = platform.as_ref().and_then(known);
+        let kind = entry.map_or("", |entry| entry.kind.as_str());
         Some(NeighbourKind::Guest {
+            settings: self.neighbour_settings(table, &workload, kind),
             workload,
             platform,
-            settings,
         })
     }
 
@@ -146,6 +135,7 @@ impl Reader<'_, &Catalogue> {
         workload: &str,
         platform: &str,
     ) -> Settings {
+        let catalogue = self.catalogue;
         let mut settings = Settings::default();
         for (key, offset, value) in flatten(table) {
             if ["name", "kind", "platform"].contains(&key.as_str()) {
@@ -159,27 +149,19 @@ impl Reader<'_, &Catalogue> {
             };
             let for_all = ["host.", "link.", "target.", "client."];
             let is_own = !for_all.iter().any(|prefix| key.starts_with(prefix));
-            let parameter = if is_own {
-                self.catalogue.parameter(platform, workload, &full)
-            } else {
-                None
-            };
-            let Some(parameter) = parameter else {
-                let known = self.catalogue.workload(workload);
-                let keys = known.iter().flat_map(|known| known.about().parameters);
-                let keys = keys.map(|own| own.key.strip_prefix("load.").unwrap_or(own.key));
-                self.unknown(
-                    offset,
-                    format!("a neighbour with the workload `{workload}` has no setting `{key}`"),
-                    &key,
-                    keys.chain(SETTINGS_OF_A_GUEST.map(|(short, _)| short))
-                        .chain(["platform"]),
-                );
+            let parameter = catalogue.parameter(platform, workload, &full);
+            if let (Some(parameter), true) = (parameter, is_own) {
+                let level = self.level(value, &parameter);
+                settings.0.extend(level.map(|level| (full, level)));
                 continue;
-            };
-            if let Some(level) = self.level(value, &parameter) {
-                settings.0.insert(full, level);
             }
+            let known = catalogue.workload(workload);
+            let keys = known.iter().flat_map(|known| known.about().parameters);
+            let keys = keys.map(|own| short(own.key));
+            let keys = keys.chain(SETTINGS_OF_A_GUEST.map(|(short, _)| short));
+            let message =
+                format!("a neighbour with the workload `{workload}` has no setting `{key}`");
+            self.unknown(offset, message, &key, keys.chain(["platform"]));
         }
         settings
     }
@@ -192,11 +174,9 @@ impl Reader<'_, &Catalogue> {
     ) -> Vec<Level> {
         let level = |reader: &mut Self, item: &Value<'_>| reader.neighbour_level(item, neighbours);
         self.levels(value, NEIGHBOURS, level).unwrap_or_else(|| {
-            self.refuse(
-                value,
-                format!("factor `{NEIGHBOURS}` must list lists of names"),
-            )
-            .help_with("write neighbours = [[], [\"pi\"], [\"pi\", \"disk\"]]");
+            let message = format!("factor `{NEIGHBOURS}` must list lists of names");
+            self.refuse(value, message)
+                .help_with("write neighbours = [[], [\"pi\"], [\"pi\", \"disk\"]]");
             Vec::new()
         })
     }
@@ -215,23 +195,19 @@ impl Reader<'_, &Catalogue> {
         let mut names: Vec<String> = Vec::new();
         for item in array {
             let name = self.text_of(item, NEIGHBOURS)?;
-            if !neighbours.iter().any(|known| known.name == name) || names.contains(&name) {
-                let known = neighbours.iter().map(|known| known.name.as_str());
-                self.unknown(
-                    item.span().start,
-                    format!("the plan has no other `[[neighbour]]` called `{name}`"),
-                    &name,
-                    known,
-                );
+            let mut known = neighbours.iter().map(|known| known.name.as_str());
+            if names.contains(&name) || !known.clone().any(|known| known == name) {
+                let message = format!("the plan has no other `[[neighbour]]` called `{name}`");
+                self.unknown(item.span().start, message, &name, known.by_ref());
                 return None;
             }
             names.push(name);
         }
-        Some(Level::Text(if names.is_empty() {
-            ALONE.to_owned()
-        } else {
-            names.join("+")
-        }))
+        let names = match names.as_slice() {
+            [] => ALONE.to_owned(),
+            names => names.join("+"),
+        };
+        Some(Level::Text(names))
     }
 
     /// Reads `profile` and `objective` of a workload.
@@ -245,48 +221,41 @@ impl Reader<'_, &Catalogue> {
             return (Profile::Steady, None);
         }
         let objective = table.get("objective").and_then(|value| {
-            let text = self.text_of(value, "objective")?;
-            Objective::parse(&text)
-                .map_err(|cause| {
+            match Objective::parse(&self.text_of(value, "objective")?) {
+                Ok(objective) => Some(objective),
+                Err(cause) => {
                     self.refuse(value, cause.to_string());
-                })
-                .ok()
+                    None
+                }
+            }
         });
         let Some(value) = table.get("profile") else {
             return (Profile::Steady, objective);
         };
         let profile = self.profile(value).unwrap_or_default();
-        let offset = value.span().start;
-        let known = self.catalogue.workload(kind);
+        let catalogue = self.catalogue;
+        let known = catalogue.workload(kind);
         let varies = !matches!(profile, Profile::Steady | Profile::Turns);
         if varies && known.is_some_and(|known| known.about().level.is_none()) {
-            let able = self.catalogue.workloads.iter();
+            let able = catalogue.workloads.iter();
             let able = able.filter(|known| known.about().level.is_some());
             let able: Vec<&str> = able.map(|known| known.kind()).collect();
-            self.complain(
-                offset,
-                format!("the workload `{kind}` has no load level that a profile could vary"),
-            )
-            .help_with(format!("these have one: {}", able.join(", ")));
+            let message =
+                format!("the workload `{kind}` has no load level that a profile could vary");
+            self.refuse(value, message)
+                .help_with(format!("these have one: {}", able.join(", ")));
         }
-        if varies
-            && table
-                .get("extent")
-                .and_then(|extent| extent.get_ref().as_str())
-                == Some("completion")
-        {
-            self.complain(offset, "a profile needs a load that runs for a time")
+        if varies && text(table, "extent") == Some("completion") {
+            self.refuse(value, "a profile needs a load that runs for a time")
                 .help_with("leave `extent` out");
         }
         if matches!(profile, Profile::Search { .. }) && objective.is_none() {
-            self.complain(offset, "a search needs an `objective` to keep")
+            self.refuse(value, "a search needs an `objective` to keep")
                 .help_with("add a line such as: objective = \"latency.p99 <= 20ms\"");
         }
-        if known.is_some_and(|known| {
-            varies && known.extent(&Settings::default()) == Extent::ToCompletion
-        }) && table.get("extent").is_none()
-        {
-            self.complain(offset, format!("`{kind}` runs to its end by default"))
+        let by_default = known.map(|known| known.extent(&Settings::default()));
+        if varies && by_default == Some(Extent::ToCompletion) && table.get("extent").is_none() {
+            self.refuse(value, format!("`{kind}` runs to its end by default"))
                 .help_with("add a line: extent = \"duration\"");
         }
         (profile, objective)
@@ -305,12 +274,10 @@ impl Reader<'_, &Catalogue> {
                 }
             };
         }
-        let inner = value.get_ref().as_table().and_then(|table| {
-            if table.len() != 1 {
-                return None;
-            }
+        let only = value.get_ref().as_table().filter(|table| table.len() == 1);
+        let inner = only.and_then(|table| {
             let (kind, inner) = table.iter().next()?;
-            Some((kind.get_ref().to_string(), inner.get_ref().as_table()?))
+            Some((kind.get_ref().as_ref(), inner.get_ref().as_table()?))
         });
         let Some((kind, table)) = inner else {
             self.complain(offset, "`profile` must be a word or have one section")
@@ -319,124 +286,96 @@ impl Reader<'_, &Catalogue> {
                 );
             return None;
         };
-        let every = self
-            .time(table, "every", Duration::from_millis(100))
-            .unwrap_or(DEFAULT_LEVEL_TIME);
-        match kind.as_str() {
+        let every = self.time(table, "every", WINDOW);
+        let every = every.unwrap_or(DEFAULT_LEVEL_TIME);
+        match kind {
             "steps" => self.steps(table, every, offset),
-            "ramp" => {
-                self.only(
-                    table,
-                    ["from", "to", "step", "times", "every", "beyond"].into_iter(),
-                    "a ramp",
-                );
-                let (from, to) = self.bounds(table, offset)?;
-                let plus = self.number(table, "step", 1e-6, 1e12).map(Step::Plus);
-                let times = self.number(table, "times", 1.01, 100.0).map(Step::Times);
-                let step = match (plus, times) {
-                    (Some(step), None) | (None, Some(step)) => step,
-                    _ => {
-                        self.complain(offset, "a ramp has either a `step` or `times`")
-                            .help_with("step = 100 adds, times = 1.5 multiplies");
-                        return None;
-                    }
-                };
-                let beyond = self
-                    .time(table, "beyond", Duration::ZERO)
-                    .unwrap_or(every * 2);
-                let ramp = Profile::Ramp {
-                    from,
-                    to,
-                    step,
-                    every,
-                    beyond,
-                };
-                if ramp.rising().len() >= MOST_LEVELS {
-                    self.complain(offset, format!("more than {MOST_LEVELS} levels"))
-                        .help_with("take larger steps");
-                    return None;
-                }
-                Some(ramp)
-            }
+            "ramp" => self.ramp(table, every, offset),
             "search" => {
-                self.only(
-                    table,
-                    ["from", "to", "within", "every"].into_iter(),
-                    "a search",
-                );
+                self.only(table, ["from", "to", "within", "every"], "a search");
                 let (from, to) = self.bounds(table, offset)?;
+                let within = self.number(table, "within", 0.001, 1.0);
                 Some(Profile::Search {
                     from,
                     to,
-                    within: self
-                        .number(table, "within", 0.001, 1.0)
-                        .unwrap_or(DEFAULT_PRECISION),
+                    within: within.unwrap_or(DEFAULT_PRECISION),
                     every,
                 })
             }
             other => {
-                self.unknown(
-                    offset,
-                    format!("there is no profile `{other}`"),
-                    other,
-                    KINDS,
-                );
+                let message = format!("there is no profile `{other}`");
+                self.unknown(offset, message, other, KINDS);
                 None
             }
         }
     }
 
+    fn ramp(&mut self, table: &DeTable<'_>, every: Duration, offset: usize) -> Option<Profile> {
+        let keys = ["from", "to", "step", "times", "every", "beyond"];
+        self.only(table, keys, "a ramp");
+        let (from, to) = self.bounds(table, offset)?;
+        let plus = self.number(table, "step", LEVELS.0, LEVELS.1);
+        let times = self.number(table, "times", 1.01, 100.0);
+        let step = match (plus.map(Step::Plus), times.map(Step::Times)) {
+            (Some(step), None) | (None, Some(step)) => step,
+            _ => {
+                self.complain(offset, "a ramp has either a `step` or `times`")
+                    .help_with("step = 100 adds, times = 1.5 multiplies");
+                return None;
+            }
+        };
+        let beyond = self.time(table, "beyond", ANY_TIME).unwrap_or(every * 2);
+        let ramp = Profile::Ramp {
+            from,
+            to,
+            step,
+            every,
+            beyond,
+        };
+        if ramp.rising().len() >= MOST_LEVELS {
+            self.complain(offset, format!("more than {MOST_LEVELS} levels"))
+                .help_with("take larger steps");
+            return None;
+        }
+        Some(ramp)
+    }
+
     /// Reads `levels = [...]`, or `of = 1000`, which is split into `count` equal parts, ten by default.
     fn steps(&mut self, table: &DeTable<'_>, every: Duration, offset: usize) -> Option<Profile> {
-        self.only(
-            table,
-            ["levels", "of", "count", "every"].into_iter(),
-            "steps",
-        );
-        let levels: Vec<f64> = if let Some(of) = self.number(table, "of", 1e-6, 1e12) {
-            let count: u32 = self.integer(table, "count", 1, 1000).unwrap_or(10);
-            (1..=count)
-                .map(|part| of * f64::from(part) / f64::from(count))
-                .collect()
-        } else {
-            let array = table
-                .get("levels")
-                .and_then(|value| value.get_ref().as_array());
-            let Some(array) = array else {
+        self.only(table, ["levels", "of", "count", "every"], "steps");
+        let of = self.number(table, "of", LEVELS.0, LEVELS.1);
+        let array = table.get("levels");
+        let array = array.and_then(|value| value.get_ref().as_array());
+        let levels: Option<Vec<f64>> = match (of, array) {
+            (Some(_), Some(_)) => None,
+            (Some(of), None) => {
+                let count: u32 = self.integer(table, "count", 1, 1000).unwrap_or(10);
+                let part = |part: u32| of * f64::from(part) / f64::from(count);
+                Some((1..=count).map(part).collect())
+            }
+            (None, Some(array)) => array.iter().map(|item| as_number(item.get_ref())).collect(),
+            (None, None) => {
                 self.complain(offset, "the steps have neither `levels` nor `of`")
                     .help_with("such as { of = 1000 } for ten levels from 100 to 1000");
                 return None;
-            };
-            array
-                .iter()
-                .filter_map(|item| as_number(item.get_ref()))
-                .filter(|level| *level > 0.0)
-                .collect::<Vec<_>>()
-                .into_iter()
-                .take(array.len())
-                .collect()
+            }
         };
-        let all_numbers = table
-            .get("levels")
-            .and_then(|value| value.get_ref().as_array())
-            .is_none_or(|array| array.len() == levels.len());
-        let rising = levels.windows(2).all(|pair| pair[0] < pair[1]);
-        if levels.is_empty() || !all_numbers || !rising {
-            self.complain(
-                offset,
-                "levels must be positive numbers, each above the one before",
-            )
-            .help_with("such as levels = [100, 200, 400]");
+        let rising = levels.filter(|levels| {
+            let is_rising = levels.windows(2).all(|pair| pair[0] < pair[1]);
+            is_rising && levels.first().is_some_and(|first| *first > 0.0)
+        });
+        let Some(levels) = rising else {
+            let message = "levels must be positive numbers, each above the one before";
+            self.complain(offset, message)
+                .help_with("such as levels = [100, 200, 400]");
             return None;
-        }
+        };
         Some(Profile::Steps { levels, every })
     }
 
     fn bounds(&mut self, table: &DeTable<'_>, offset: usize) -> Option<(f64, f64)> {
-        let bounds = self
-            .number(table, "from", 1e-6, 1e12)
-            .zip(self.number(table, "to", 1e-6, 1e12));
-        let Some((from, to)) = bounds else {
+        let [from, to] = ["from", "to"].map(|key| self.number(table, key, LEVELS.0, LEVELS.1));
+        let Some((from, to)) = from.zip(to) else {
             self.complain(offset, "the profile needs `from` and `to`");
             return None;
         };
@@ -450,22 +389,20 @@ impl Reader<'_, &Catalogue> {
 
     /// Reads `[places] client = "ssh:HOST"`, and the network to that host.
     pub(super) fn places(&mut self, root: &DeTable<'_>) -> Places {
-        let Some(value) = root.get("places") else {
-            return Places::default();
-        };
-        let offset = value.span().start;
-        let keys = ["client", "bridge", "device", "target"];
-        let Some(table) = self.section(root, "places", keys.into_iter()) else {
-            return Places::default();
-        };
+        Places {
+            client: self.remote_client(root),
+        }
+    }
+
+    fn remote_client(&mut self, root: &DeTable<'_>) -> Option<RemoteClient> {
+        let offset = root.get("places")?.span().start;
+        let table = self.section(root, "places", ["client", "bridge", "device", "target"])?;
         let client = self.string(table, "client");
-        let Some(host) = client
-            .as_deref()
-            .and_then(|place| place.strip_prefix("ssh:"))
-        else {
+        let host = client.as_deref().and_then(|text| text.strip_prefix("ssh:"));
+        let Some(host) = host else {
             self.complain(offset, "`places.client` must be \"ssh:HOST\"")
                 .help_with("without it the client lives on this host");
-            return Places::default();
+            return None;
         };
         if !is_ssh_host(host) {
             self.complain(offset, format!("`{host}` is no host for ssh"));
@@ -480,19 +417,15 @@ impl Reader<'_, &Catalogue> {
             let prefix: u8 = prefix.parse().ok().filter(|prefix| *prefix <= 32)?;
             Some((address.parse().ok()?, prefix))
         });
-        let (Some(uplink), Some(target)) = (uplink, target) else {
-            self.complain(
-                offset,
-                "a client elsewhere needs `bridge` or `device`, and the target's address",
-            )
-            .help_with("such as bridge = \"br0\", target = \"192.0.2.10/24\"");
-            return Places::default();
+        let Some((uplink, target)) = uplink.zip(target) else {
+            let message = "a client elsewhere needs `bridge` or `device`, and the target's address";
+            self.complain(offset, message)
+                .help_with("such as bridge = \"br0\", target = \"192.0.2.10/24\"");
+            return None;
         };
-        Places {
-            client: Some(RemoteClient {
-                host: host.to_owned(),
-                network: OuterNetwork { uplink, target },
-            }),
-        }
+        Some(RemoteClient {
+            host: host.to_owned(),
+            network: OuterNetwork { uplink, target },
+        })
     }
 }

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The reader of plan documents, which checks values and collects complaints.
 
-use crate::plan::{Diagnostic, Diagnostics};
+use crate::plan::{Diagnostic, Diagnostics, keys};
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use vtax_host::settings::{Domain, Level, Parameter};
+use vtax_host::settings::{Domain, Level, Parameter, Settings};
 
 /// A value of a document, with its position.
 pub type Value<'i> = Spanned<DeValue<'i>>;
 
-/// The default share of trials that may run again.
-const DEFAULT_AGAIN: f64 = 0.5;
 /// The most trials of a plan. A larger number is a mistake in the factors.
 const MAXIMUM_TRIALS: u64 = 100_000;
 
@@ -88,9 +86,36 @@ impl<C> Reader<'_, C> {
 
     /// Reads the share of all trials that may run again, written `again = { share = 0.5 }`.
     pub fn again(&mut self, root: &DeTable<'_>) -> f64 {
-        self.section(root, "again", ["share"].into_iter())
-            .and_then(|table| self.number(table, "share", 0.0, 10.0))
-            .unwrap_or(DEFAULT_AGAIN)
+        self.own_section(root, "again", keys::AGAIN).number("share")
+    }
+
+    /// Reads the keys of a table that are declared as numbers, words or times. Wrong ones have their defaults.
+    pub(super) fn own(&mut self, table: &DeTable<'_>, keys: &'static [Parameter]) -> Own {
+        let is_read =
+            |key: &&Parameter| key.default.is_some() || !matches!(key.domain, Domain::Text(_));
+        let given = keys.iter().filter(is_read).filter_map(|key| {
+            let level = self.level(table.get(key.key)?, key)?;
+            Some((key.key, level))
+        });
+        let given = given.collect();
+        Own { keys, given }
+    }
+
+    /// As [`Reader::own`], of a section with these keys alone. One that is absent has the defaults.
+    pub(super) fn own_section(
+        &mut self,
+        root: &DeTable<'_>,
+        section: &str,
+        keys: &'static [Parameter],
+    ) -> Own {
+        let names = keys.iter().map(|key| key.key);
+        match self.section(root, section, names) {
+            Some(table) => self.own(table, keys),
+            None => Own {
+                keys,
+                given: Settings::default(),
+            },
+        }
     }
 
     /// Checks the number of trials against `MAXIMUM_TRIALS`.
@@ -167,12 +192,12 @@ impl<C> Reader<'_, C> {
     pub fn only<'a>(
         &mut self,
         table: &DeTable<'_>,
-        valid: impl Iterator<Item = &'a str> + Clone,
+        valid: impl IntoIterator<Item = &'a str> + Clone,
         place: &str,
     ) {
         for key in table.keys() {
             let found: &str = key.get_ref();
-            if !valid.clone().any(|candidate| candidate == found) {
+            if !valid.clone().into_iter().any(|valid| valid == found) {
                 self.unknown(
                     key.span().start,
                     format!("{place} has no key `{found}`"),
@@ -188,7 +213,7 @@ impl<C> Reader<'_, C> {
         &mut self,
         root: &'v DeTable<'i>,
         key: &str,
-        valid: impl Iterator<Item = &'k str> + Clone,
+        valid: impl IntoIterator<Item = &'k str> + Clone,
     ) -> Option<&'v DeTable<'i>> {
         let table = self.table(root.get(key)?, key)?;
         self.only(table, valid, &format!("[{key}]"));
@@ -213,59 +238,49 @@ impl<C> Reader<'_, C> {
         low: i64,
         high: i64,
     ) -> Option<N> {
-        let value = table.get(key)?;
-        let found = as_integer(value.get_ref()).filter(|found| (low..=high).contains(found));
-        if found.is_none() {
-            let bound = if high == i64::MAX {
-                format!("of at least {low}")
-            } else {
-                format!("from {low} to {high}")
-            };
-            self.refuse(value, format!("`{key}` must be a whole number {bound}"));
+        match self.within(table.get(key)?, key, Domain::Integer(low, high), "")? {
+            Level::Integer(found) => N::try_from(found).ok(),
+            _ => None,
         }
-        found.and_then(|found| N::try_from(found).ok())
     }
 
     /// Reads a number within bounds, both included.
     pub fn number(&mut self, table: &DeTable<'_>, key: &str, low: f64, high: f64) -> Option<f64> {
         let value = table.get(key)?;
-        let found = as_number(value.get_ref()).filter(|found| (low..=high).contains(found));
-        if found.is_none() {
-            self.refuse(
-                value,
-                format!("`{key}` must be a number from {low} to {high}"),
-            );
-        }
-        found
+        self.within(value, key, Domain::Number(low, high), "")?;
+        as_number(value.get_ref())
     }
 
     /// Reads `true` or `false`.
     pub fn switch(&mut self, table: &DeTable<'_>, key: &str) -> Option<bool> {
+        let found = self.within(table.get(key)?, key, Domain::Bool, "")?;
+        Some(found == Level::Bool(true))
+    }
+
+    /// Reads one of these words, each with its meaning. Another one is refused with `message`.
+    pub(super) fn word<T: Copy>(
+        &mut self,
+        table: &DeTable<'_>,
+        key: &str,
+        words: &[(&str, T)],
+        message: impl FnOnce(&str) -> String,
+    ) -> Option<T> {
         let value = table.get(key)?;
-        let found = value.get_ref().as_bool();
+        let text = self.text_of(value, key)?;
+        let found = words.iter().find(|(word, _)| *word == text);
         if found.is_none() {
-            self.refuse(value, format!("`{key}` must be true or false"));
+            let valid = words.iter().map(|(word, _)| *word);
+            self.unknown(value.span().start, message(&text), &text, valid);
         }
-        found
+        found.map(|(_, meaning)| *meaning)
     }
 
     /// Reads a time, written with its unit.
-    pub fn time(&mut self, table: &DeTable<'_>, key: &str, least: Duration) -> Option<Duration> {
-        let value = table.get(key)?;
-        let found = value
-            .get_ref()
-            .as_str()
-            .and_then(|text| text.parse::<jiff::SignedDuration>().ok())
-            .and_then(|span| Duration::try_from(span).ok())
-            .filter(|span| *span >= least && *span <= Duration::from_secs(30 * 24 * 3600));
-        if found.is_none() {
-            self.refuse(
-                value,
-                format!("`{key}` must be a time between {least:?} and 30 days"),
-            )
-            .help_with("write it as text with a unit, such as \"10s\", \"500ms\" or \"1h30m\"");
+    pub fn time(&mut self, table: &DeTable<'_>, key: &str, rule: &'static str) -> Option<Duration> {
+        match self.within(table.get(key)?, key, Domain::Text(rule), "")? {
+            Level::Text(text) => keys::time(&text, Duration::ZERO),
+            _ => None,
         }
-        found
     }
 
     /// Reads text under a key.
@@ -305,6 +320,17 @@ impl<C> Reader<'_, C> {
 
     /// Reads a value and checks it against the domain of its parameter.
     pub fn level(&mut self, value: &Value<'_>, parameter: &Parameter) -> Option<Level> {
+        self.within(value, parameter.key, parameter.domain, parameter.help)
+    }
+
+    /// Reads the value of a key and checks it against a domain. `help` is the remedy for another one; empty: none.
+    fn within(
+        &mut self,
+        value: &Value<'_>,
+        key: &str,
+        domain: Domain,
+        help: &str,
+    ) -> Option<Level> {
         let level = match value.get_ref() {
             DeValue::Boolean(value) => Some(Level::Bool(*value)),
             DeValue::Integer(_) => as_integer(value.get_ref()).map(Level::Integer),
@@ -312,22 +338,27 @@ impl<C> Reader<'_, C> {
             DeValue::String(text) => Some(Level::Text(text.to_string())),
             _ => None,
         };
-        let accepted = level
-            .as_ref()
-            .is_some_and(|level| accepts(parameter.domain, level));
-        if !accepted {
-            let key = parameter.key;
-            let wanted = describe(parameter.domain);
-            let (offset, message) = (value.span().start, format!("`{key}` must be {wanted}"));
-            match (&level, parameter.domain) {
-                (Some(Level::Text(found)), Domain::Choice(choices)) => {
-                    self.unknown(offset, message, found, choices.iter().copied());
-                }
-                _ => self.complain(offset, message).help_with(parameter.help),
-            }
-            return None;
+        if level.as_ref().is_some_and(|level| accepts(domain, level)) {
+            return level;
         }
-        level
+        let message = format!("`{key}` must be {}", describe(domain));
+        match (&level, domain) {
+            (Some(Level::Text(found)), Domain::Choice(choices)) => {
+                self.unknown(value.span().start, message, found, choices.iter().copied());
+            }
+            (_, Domain::Text(rule)) if keys::shortest(rule).is_some() => {
+                self.refuse(value, message).help_with(
+                    "write it as text with a unit, such as \"10s\", \"500ms\" or \"1h30m\"",
+                );
+            }
+            _ => {
+                let complaint = self.refuse(value, message);
+                if !help.is_empty() {
+                    complaint.help_with(help);
+                }
+            }
+        }
+        None
     }
 
     /// Reads the levels of the factor `key`, a list of distinct values. Returns `None` without a complaint when the
@@ -399,6 +430,67 @@ impl Complaint<'_> {
     }
 }
 
+/// The values of a table's own keys.
+pub(super) struct Own {
+    keys: &'static [Parameter],
+    given: Settings,
+}
+
+impl Own {
+    fn key(&self, name: &str) -> &'static Parameter {
+        const NONE: &Parameter = &Parameter::unset("", Domain::Bool);
+        let mut keys = self.keys.iter();
+        keys.find(|key| key.key == name).unwrap_or(NONE)
+    }
+
+    /// Whether the table has a valid value of the key.
+    pub fn has(&self, name: &str) -> bool {
+        self.given.0.contains_key(name)
+    }
+
+    /// The value of a key by `of`; `None` where the table lacks it.
+    pub fn given<T>(&self, name: &str, of: fn(&Self, &str) -> T) -> Option<T> {
+        self.has(name).then(|| of(self, name))
+    }
+
+    pub fn count<N: TryFrom<i64> + Default>(&self, name: &str) -> N {
+        let count = self.key(name).integer(&self.given);
+        N::try_from(count).unwrap_or_default()
+    }
+
+    pub fn number(&self, name: &str) -> f64 {
+        self.key(name).number(&self.given)
+    }
+
+    pub fn text(&self, name: &str) -> &str {
+        self.key(name).text(&self.given)
+    }
+
+    pub fn time(&self, name: &str) -> Duration {
+        keys::time(self.text(name), Duration::ZERO).unwrap_or_default()
+    }
+}
+
+/// The text under a key, if it is one.
+pub(super) fn text<'v>(table: &'v DeTable<'_>, key: &str) -> Option<&'v str> {
+    table.get(key)?.get_ref().as_str()
+}
+
+/// The table under a key, if it is one.
+pub(super) fn table<'v, 'i>(table: &'v DeTable<'i>, key: &str) -> Option<&'v DeTable<'i>> {
+    table.get(key)?.get_ref().as_table()
+}
+
+/// The sections of a name, each with its position.
+pub(super) fn sections<'v, 'i>(
+    root: &'v DeTable<'i>,
+    name: &str,
+) -> impl Iterator<Item = (&'v Value<'i>, &'v DeTable<'i>)> + use<'v, 'i> {
+    let array = root.get(name).and_then(|value| value.get_ref().as_array());
+    let all = array.into_iter().flatten();
+    all.filter_map(|value| Some((value, value.get_ref().as_table()?)))
+}
+
 /// Returns every leaf with its dotted key and offset. `link.mtu = 1` and `[link] mtu = 1` have the same key.
 pub fn flatten<'v, 'i>(table: &'v DeTable<'i>) -> Vec<(String, usize, &'v Value<'i>)> {
     let mut leaves = Vec::new();
@@ -448,7 +540,10 @@ fn accepts(domain: Domain, level: &Level) -> bool {
             (low..=high).contains(&(*value as f64))
         }
         (Domain::Choice(choices), Level::Text(text)) => choices.contains(&text.as_str()),
-        (Domain::Text(_), Level::Text(text)) => !text.contains(['\0', '\n']),
+        (Domain::Text(rule), Level::Text(text)) => match keys::shortest(rule) {
+            Some(least) => keys::time(text, least).is_some(),
+            None => !text.contains(['\0', '\n']),
+        },
         _ => false,
     }
 }
@@ -456,9 +551,11 @@ fn accepts(domain: Domain, level: &Level) -> bool {
 fn describe(domain: Domain) -> String {
     match domain {
         Domain::Bool => "true or false".to_owned(),
+        Domain::Integer(low, i64::MAX) => format!("a whole number of at least {low}"),
         Domain::Integer(low, high) => format!("a whole number from {low} to {high}"),
         Domain::Number(low, high) => format!("a number from {low} to {high}"),
         Domain::Choice(choices) => format!("one of \"{}\"", choices.join("\", \"")),
+        Domain::Text(rule) if keys::shortest(rule).is_some() => rule.to_owned(),
         Domain::Text(rule) => format!("text: {rule}"),
     }
 }
