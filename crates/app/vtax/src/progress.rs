@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vtax_core::{counted, terminal};
 use vtax_host::signals::Signals;
-use vtax_lab::run::{Event, Progress};
+use vtax_lab::run::{Event, FinishedTrial, Progress, RunState};
 
 /// JSON lines, or the format that suits standard error.
 pub fn choose(json: bool, signals: &Signals) -> Box<dyn Progress> {
@@ -87,56 +87,35 @@ impl Progress for Plain {
 /// Progress as plain lines above one moving line.
 #[derive(Default)]
 struct Terminal {
+    state: RunState,
+    /// The treatment of the trial that began last.
     trial: String,
-    phase: String,
-    done: usize,
-    of: usize,
     ends: Option<Instant>,
 }
 
 impl Progress for Terminal {
     fn event(&mut self, event: Event) {
-        match &event {
-            Event::Started {
-                trials,
-                expected_seconds,
-                ..
-            } => {
-                self.of = *trials;
-                self.ends =
-                    Some(Instant::now() + Duration::from_secs_f64(expected_seconds.max(0.0)));
-            }
-            Event::TrialStarted { treatment, .. } => self.trial.clone_from(treatment),
-            Event::Phase { phase } => self.phase.clone_from(phase),
-            Event::TrialFinished {
-                done,
-                remaining_seconds,
-                ..
-            } => {
-                self.done = *done;
-                self.ends =
-                    Some(Instant::now() + Duration::from_secs_f64(remaining_seconds.max(0.0)));
-            }
-            Event::Note { .. }
-            | Event::Objective { .. }
-            | Event::Sampled { .. }
-            | Event::Metered { .. } => {}
+        if let Event::TrialStarted { treatment, .. } = &event {
+            self.trial.clone_from(treatment);
+        }
+        self.state.add(event.clone(), 0.0);
+        if matches!(event, Event::Started { .. } | Event::TrialFinished(_)) {
+            let left = self.state.remaining.unwrap_or_default().max(0.0);
+            self.ends = Some(Instant::now() + Duration::from_secs_f64(left));
         }
         if let Some(text) = lines(&event) {
             let _ = terminal::stderr().over_line("");
             note(&text);
         }
-        let finished = self.of > 0 && self.done == self.of;
-        if self.of > 0 && !finished {
+        let RunState { done, of, .. } = self.state;
+        if of > 0 && done != of {
             let left = self.ends.map_or(Duration::ZERO, |ends| {
                 ends.saturating_duration_since(Instant::now())
             });
             let line = format!(
-                "[{}/{}] {} … {}   about {} left",
-                self.done,
-                self.of,
+                "[{done}/{of}] {} … {}   about {} left",
                 self.trial,
-                self.phase,
+                self.state.trial.phase,
                 in_words(left)
             );
             let width = 79;
@@ -171,9 +150,9 @@ fn lines(event: &Event) -> Option<String> {
         Event::TrialStarted { .. }
         | Event::Phase { .. }
         | Event::Objective { .. }
-        | Event::Sampled { .. }
-        | Event::Metered { .. } => None,
-        Event::TrialFinished {
+        | Event::Sampled(_)
+        | Event::Metered(_) => None,
+        Event::TrialFinished(FinishedTrial {
             treatment,
             seconds,
             done,
@@ -182,7 +161,7 @@ fn lines(event: &Event) -> Option<String> {
             suspect,
             failed,
             ..
-        } => {
+        }) => {
             let width = of.to_string().len();
             let mut text = format!("[{done:width$}/{of}] {treatment}  {seconds:.1} s");
             match failed {

@@ -1,24 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The events of a run or a trial in progress: JSON lines, read while the file grows.
 
-use crate::meters::Meter;
-use crate::trials::TrialSummary;
-use serde::Serialize;
-use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::time::{SystemTime, UNIX_EPOCH};
-use vtax_core::Quantity;
-use vtax_host::untrusted::shown;
-use vtax_lab::run::Event;
+use vtax_lab::run::{Event, RunState, RunningTrial};
 
-/// The number of last notes that are kept.
-const MAX_NOTES: usize = 20;
-/// The number of last load levels that are kept.
-const MAX_POINTS: usize = 500;
-/// The number of last readings that are kept, one a second.
-const MAX_METERS: usize = 300;
 /// The limit of one read, in bytes.
 const MAX_READ_BYTES: u64 = 8 << 20;
 /// A longer line is not an event.
@@ -78,147 +66,24 @@ impl<T: EventSink> EventReader<T> {
         {
             // Other lines are not events.
             if line.len() < MAX_LINE_BYTES
-                && let Ok(event) = serde_json::from_slice(line)
+                && let Ok(event) = serde_json::from_slice::<Event>(line)
             {
-                self.events.add(event, at);
+                self.events.add(event.bounded(), at);
             }
         }
         Ok(())
     }
 }
 
-/// A trial in progress.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StartedTrial {
-    /// Its treatment's label.
-    pub treatment: String,
-    /// When its start was read, in seconds since 1970.
-    pub since: f64,
-}
-
-/// The readings of a trial at one load level.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Point {
-    level: f64,
-    of: f64,
-    across: String,
-    readings: BTreeMap<String, Quantity>,
-    kept: Option<bool>,
-}
-
-/// The events of the present trial.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct TrialEvents {
-    pub phase: String,
-    pub objective: String,
-    /// Its load levels.
-    pub points: VecDeque<Point>,
-    /// Its samples, one a second.
-    pub meters: VecDeque<Meter>,
-}
-
-impl EventSink for TrialEvents {
-    fn add(&mut self, event: Event, _: f64) {
-        match event {
-            Event::Phase { phase } => self.phase = shown(&phase),
-            Event::Objective { text } => self.objective = shown(&text),
-            Event::Sampled {
-                level,
-                of,
-                across,
-                readings,
-                kept,
-            } => {
-                let across = shown(&across);
-                let point = Point {
-                    level,
-                    of,
-                    across,
-                    readings,
-                    kept,
-                };
-                keep(&mut self.points, point, MAX_POINTS);
-            }
-            Event::Metered {
-                at,
-                cpu,
-                carried,
-                source,
-                ..
-            } => {
-                let meter = Meter {
-                    at,
-                    cpu,
-                    carried,
-                    source,
-                };
-                keep(&mut self.meters, meter, MAX_METERS);
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Adds an item, and drops the first where there would be more than `most`.
-fn keep<T>(all: &mut VecDeque<T>, one: T, most: usize) {
-    if all.len() >= most {
-        all.pop_front();
-    }
-    all.push_back(one);
-}
-
-/// The events of a run.
-#[derive(Debug, Clone, Default)]
-pub struct RunEvents {
-    /// The last notes.
-    pub notes: VecDeque<String>,
-    /// The estimate for the missing trials at the end of the last one, in seconds.
-    pub remaining: Option<f64>,
-    /// Trials in progress, by index.
-    pub started: BTreeMap<u32, StartedTrial>,
-    /// Finished trials, by index.
-    pub finished: BTreeMap<u32, TrialSummary>,
-    /// The events of the present trial.
-    pub trial: TrialEvents,
-}
-
-impl EventSink for RunEvents {
+impl EventSink for RunState {
     fn add(&mut self, event: Event, at: f64) {
-        match event {
-            Event::Note { message } => keep(&mut self.notes, shown(&message), MAX_NOTES),
-            Event::Started {
-                expected_seconds, ..
-            } => self.remaining = Some(expected_seconds),
-            Event::TrialStarted { index, treatment } => {
-                // A trial that runs again is not finished.
-                self.finished.remove(&index);
-                let since = at;
-                self.started
-                    .insert(index, StartedTrial { treatment, since });
-                self.trial = TrialEvents::default();
-            }
-            Event::TrialFinished {
-                index,
-                seconds,
-                remaining_seconds,
-                headline,
-                suspect,
-                disturbed,
-                failed,
-                ..
-            } => {
-                self.started.remove(&index);
-                self.remaining = Some(remaining_seconds);
-                let over = TrialSummary {
-                    seconds,
-                    headline,
-                    disturbed,
-                    ..TrialSummary::judged(failed, suspect)
-                };
-                self.finished.insert(index, over);
-            }
-            of_trial => self.trial.add(of_trial, at),
-        }
+        self.add(event, at);
+    }
+}
+
+impl EventSink for RunningTrial {
+    fn add(&mut self, event: Event, _: f64) {
+        self.add(event);
     }
 }
 
@@ -228,22 +93,24 @@ pub struct TrialCount(pub usize);
 
 impl EventSink for TrialCount {
     fn add(&mut self, event: Event, _: f64) {
-        self.0 += usize::from(matches!(event, Event::TrialFinished { .. }));
+        self.0 += usize::from(matches!(event, Event::TrialFinished(_)));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
     use std::fs::{self, OpenOptions};
     use std::io::Write;
+    use vtax_lab::run::{FinishedTrial, LiveSample, MAX_LEVELS, MAX_SAMPLES, SampledLevel};
 
     fn line(event: &Event) -> String {
         serde_json::to_string(event).unwrap() + "\n"
     }
 
     fn finished(index: u32) -> Event {
-        Event::TrialFinished {
+        Event::TrialFinished(FinishedTrial {
             index,
             treatment: "vm".to_owned(),
             seconds: 2.0,
@@ -254,14 +121,14 @@ mod tests {
             suspect: vec!["swapped".to_owned()],
             disturbed: vec!["other programs".to_owned()],
             failed: None,
-        }
+        })
     }
 
     #[test]
     fn events_are_heard_as_they_come_and_anew_in_another_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events");
-        let mut listener: EventReader<RunEvents> = EventReader::default();
+        let mut listener: EventReader<RunState> = EventReader::default();
         let mut ended: EventReader<TrialCount> = EventReader::default();
         let events = listener.read(File::open(&path));
         assert!(events.finished.is_empty());
@@ -284,8 +151,7 @@ mod tests {
         file.write_all(rest.as_bytes()).unwrap();
         let events = listener.read(File::open(&path));
         assert!(events.started.is_empty());
-        assert_eq!(events.finished[&7].state, "suspect");
-        assert_eq!(events.finished[&7].reasons, ["swapped"]);
+        assert_eq!(events.finished[&7].suspect, ["swapped"]);
         assert_eq!(events.finished[&7].disturbed, ["other programs"]);
         assert_eq!(events.remaining, Some(4.0));
         assert_eq!(ended.read(File::open(&path)).0, 1);
@@ -305,19 +171,23 @@ mod tests {
     fn what_a_trial_reports_is_bounded_and_goes_with_the_next() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events");
-        let metered = |at: u32| Event::Metered {
-            at: at.into(),
-            seconds: 1.0,
-            cpu: BTreeMap::new(),
-            carried: BTreeMap::new(),
-            source: vtax_core::Source::Measured,
+        let metered = |at: u32| {
+            Event::Metered(LiveSample {
+                at: at.into(),
+                seconds: 1.0,
+                cpu: BTreeMap::new(),
+                carried: BTreeMap::new(),
+                source: vtax_core::Source::Measured,
+            })
         };
-        let sampled = |level: u32| Event::Sampled {
-            level: level.into(),
-            of: 9e9,
-            across: "guests".to_owned(),
-            readings: BTreeMap::new(),
-            kept: Some(true),
+        let sampled = |level: u32| {
+            Event::Sampled(SampledLevel {
+                level: level.into(),
+                of: 9e9,
+                across: "guests".to_owned(),
+                readings: BTreeMap::new(),
+                kept: Some(true),
+            })
         };
         let mut text: String = (0..1000)
             .flat_map(|number| [line(&metered(number)), line(&sampled(number))])
@@ -329,13 +199,13 @@ mod tests {
             text: "errors <= 1 %".to_owned(),
         });
         fs::write(&path, &text).unwrap();
-        let mut listener: EventReader<RunEvents> = EventReader::default();
+        let mut listener: EventReader<RunState> = EventReader::default();
         let trial = &listener.read(File::open(&path)).trial;
         assert_eq!(
-            (trial.meters.len(), trial.points.len()),
-            (MAX_METERS, MAX_POINTS)
+            (trial.samples.len(), trial.levels.len()),
+            (MAX_SAMPLES, MAX_LEVELS)
         );
-        assert_eq!(trial.meters[MAX_METERS - 1].at, 999.0);
+        assert_eq!(trial.samples[MAX_SAMPLES - 1].at, 999.0);
         assert_eq!(
             (trial.phase.as_str(), trial.objective.as_str()),
             ("", "errors <= 1 %")
@@ -348,7 +218,7 @@ mod tests {
         file.write_all(line(&next).as_bytes()).unwrap();
         assert_eq!(
             listener.read(File::open(&path)).trial,
-            TrialEvents::default()
+            RunningTrial::default()
         );
     }
 }

@@ -2,26 +2,13 @@
 //! The samples of the present trial as curves: processor time by stage, and the traffic of the target's devices.
 
 use serde::Serialize;
-use std::collections::{BTreeMap, VecDeque};
-use vtax_core::{Quantity, Source};
-use vtax_host::untrusted::shown;
+use std::collections::VecDeque;
+use vtax_core::Source;
+use vtax_lab::run::LiveSample;
 use vtax_results::Stage;
 
 /// The largest number of actors, and of devices, that are shown.
 const MAX_SHOWN: usize = 32;
-
-/// One reading.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Meter {
-    /// The time, in seconds since the trial began.
-    pub at: f64,
-    /// The number of busy processors, by actor and stage.
-    pub cpu: BTreeMap<String, BTreeMap<String, f64>>,
-    /// The traffic, by device and direction.
-    pub carried: BTreeMap<String, Quantity>,
-    /// The source flag of all numbers.
-    pub source: Source,
-}
 
 /// The readings of a trial, by column.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -54,7 +41,7 @@ struct Carried {
 
 impl Meters {
     /// The curves of readings; `None` without a reading.
-    pub fn of(meters: &VecDeque<Meter>) -> Option<Self> {
+    pub fn of(meters: &VecDeque<LiveSample>) -> Option<Self> {
         let last = meters.back()?;
         let stages = Stage::ALL.into_iter().filter_map(|stage| {
             let values: Vec<f64> = meters
@@ -71,7 +58,7 @@ impl Meters {
         let actors = last.cpu.iter().take(MAX_SHOWN).flat_map(|(actor, stages)| {
             Stage::ALL.into_iter().filter_map(|stage| {
                 let value = stages.get(stage.name())?;
-                Some((shown(actor), stage.name(), round(*value)))
+                Some((actor.clone(), stage.name(), round(*value)))
             })
         });
         let carried = last.carried.iter().take(MAX_SHOWN).map(|(name, quantity)| {
@@ -80,7 +67,7 @@ impl Meters {
                 Some(one.value.round())
             });
             Carried {
-                name: shown(name),
+                name: name.clone(),
                 unit: quantity.unit.to_string(),
                 values: values.collect(),
             }
@@ -97,7 +84,7 @@ impl Meters {
 
 /// The busy processors of a stage in a reading. The host, the target and its client keep their stages; all stages of
 /// other actors count as neighbours.
-fn of_stage(meter: &Meter, stage: Stage) -> f64 {
+fn of_stage(meter: &LiveSample, stage: Stage) -> f64 {
     let all = meter.cpu.iter().flat_map(|(actor, stages)| {
         let is_neighbour = !["target", "client", "host", "vtax"].contains(&actor.as_str());
         let own = stages.iter().filter(move |(name, _)| {
@@ -120,6 +107,8 @@ fn round(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
+    use vtax_core::Quantity;
 
     #[test]
     fn readings_become_curves_by_stage_and_a_row_for_each_actor() {
@@ -136,8 +125,9 @@ mod tests {
             ("pi.client", stages(&[("client", 0.25)])),
             ("host", stages(&[("rest", 0.0), ("<no stage>", 9.0)])),
         ];
-        let meter = |at| Meter {
+        let meter = |at| LiveSample {
             at,
+            seconds: 1.0,
             source: Source::Emulated,
             cpu: cpu
                 .clone()

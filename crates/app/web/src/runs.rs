@@ -3,7 +3,7 @@
 //! present one, and those that are suspect. The run itself receives no request.
 
 use crate::error::RequestError;
-use crate::events::{EventReader, EventSink, Point, RunEvents, TrialEvents};
+use crate::events::{EventReader, EventSink};
 use crate::lab::{Lab, canonical};
 use crate::meters::Meters;
 use crate::process::Process;
@@ -17,6 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
+use vtax_lab::run::{RunState, RunningTrial, SampledLevel};
 use vtax_results::{InFlight, ResultsDir, Scheduled};
 
 /// The largest number of runs whose trials are cached.
@@ -91,7 +92,7 @@ struct Running {
     /// Its objective; empty where it has none.
     objective: String,
     /// Its load levels so far.
-    points: VecDeque<Point>,
+    points: VecDeque<SampledLevel>,
     /// Its samples so far.
     meters: Option<Meters>,
     /// The end of its log, where the log is on this host.
@@ -150,8 +151,8 @@ pub struct Runs {
     run_manager: Option<RunManager>,
     records: Records,
     trials: Mutex<HashMap<PathBuf, TrialCache>>,
-    run_events: Mutex<HashMap<PathBuf, EventReader<RunEvents>>>,
-    trial_events: Mutex<HashMap<PathBuf, EventReader<TrialEvents>>>,
+    run_events: Mutex<HashMap<PathBuf, EventReader<RunState>>>,
+    trial_events: Mutex<HashMap<PathBuf, EventReader<RunningTrial>>>,
 }
 
 impl Runs {
@@ -248,7 +249,8 @@ impl Runs {
             .collect();
         // Trials whose results arrive only when the run ends, as over ssh.
         for (index, over) in &events.finished {
-            found.entry(*index).or_insert_with(|| over.clone());
+            let over = || TrialSummary::announced(over);
+            found.entry(*index).or_insert_with(over);
         }
         let done = found.len() >= planned.schedule.len();
         let (state, controlled) = state_of(record.as_ref(), lab.as_ref(), written.is_some(), done);
@@ -310,7 +312,7 @@ impl Runs {
         })
     }
 
-    fn read_events(&self, path: &Path) -> RunEvents {
+    fn read_events(&self, path: &Path) -> RunState {
         let events = fs::File::open(self.records.folder_of(path).join("events"));
         read_on(&self.run_events, path, events)
     }
@@ -321,7 +323,7 @@ impl Runs {
         planned: &RunPlan,
         results: Option<&ResultsDir>,
         written: Option<InFlight>,
-        run_events: &RunEvents,
+        run_events: &RunState,
     ) -> Option<Running> {
         let (index, treatment, since, events, log) = match written.zip(results) {
             Some((one, results)) => {
@@ -355,8 +357,8 @@ impl Runs {
             since,
             phase: events.phase,
             objective: events.objective,
-            meters: Meters::of(&events.meters),
-            points: events.points,
+            meters: Meters::of(&events.samples),
+            points: events.levels,
             log,
         })
     }

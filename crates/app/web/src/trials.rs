@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
+use vtax_lab::run::FinishedTrial;
 use vtax_results::{ResultsDir, Trial, TrialOutcome};
 
 /// The largest number of headline numbers of a trial that are shown.
@@ -76,7 +77,7 @@ pub fn read_new(results: &ResultsDir, trials: &mut TrialCache) -> Option<SystemT
 
 impl TrialSummary {
     /// The state of a trial that failed for this reason, or is suspect for these; it counts without any.
-    pub fn judged(failed: Option<String>, suspect: Vec<String>) -> Self {
+    fn judged(failed: Option<String>, suspect: Vec<String>) -> Self {
         let (state, reasons) = match failed {
             Some(why) => ("failed", vec![why]),
             None if suspect.is_empty() => ("counts", suspect),
@@ -86,6 +87,16 @@ impl TrialSummary {
             state,
             reasons,
             ..Self::default()
+        }
+    }
+
+    /// The summary of a trial by the run's event of its end.
+    pub fn announced(over: &FinishedTrial) -> Self {
+        Self {
+            seconds: over.seconds,
+            headline: over.headline.clone(),
+            disturbed: over.disturbed.clone(),
+            ..Self::judged(over.failed.clone(), over.suspect.clone())
         }
     }
 

@@ -15,7 +15,7 @@ use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
 use vtax_lab::LabError;
 use vtax_lab::plan::{Diagnostics, shipped};
-use vtax_lab::run::{Event, Progress, RunOptions, default_state_dir};
+use vtax_lab::run::{Event, FinishedTrial, Progress, RunOptions, SampledLevel, default_state_dir};
 use vtax_results::ResultsDir;
 
 /// How many guests this host holds, platform by platform.
@@ -237,26 +237,26 @@ fn line_of(event: &Event) -> Option<String> {
         ),
         Event::TrialStarted { treatment, .. } => format!("{treatment}:"),
         Event::Phase { .. } | Event::Objective { .. } | Event::Metered { .. } => return None,
-        Event::Sampled {
+        Event::Sampled(SampledLevel {
             level,
             of,
             readings,
             ..
-        } => {
+        }) => {
             let mut line = format!("  {level:>9} of {of}");
             for (name, reading) in readings {
                 line += &format!("   {name} {reading}");
             }
             line
         }
-        Event::TrialFinished {
+        Event::TrialFinished(FinishedTrial {
             treatment,
             done,
             of,
             suspect,
             failed,
             ..
-        } => {
+        }) => {
             let mut line = String::new();
             if let Some(reason) = failed {
                 line += &format!("{treatment} failed: {reason}\n");

@@ -20,7 +20,7 @@ use vtax_lab::LabError;
 use vtax_lab::plan::{Order, RemoteClient, Variation};
 use vtax_lab::run::{
     Assignment, Event, Experiment, Log, NewRun, PlanTrials, Progress, RunOptions, RunSummary,
-    run_experiment,
+    SampledLevel, run_experiment,
 };
 use vtax_results::{
     Metric, ObservationCost, ResultsDir, SampleWriter, Treatment, Trial, TrialWriter,
@@ -273,13 +273,13 @@ fn sampled(limits: &Limits, interval: &Interval, maximum: u32) -> Event {
         let p99 = Quantity::new(probe.p99_us / 1e6, Unit::of(Base::Second));
         readings.insert("probe p99".to_owned(), p99);
     }
-    Event::Sampled {
+    Event::Sampled(SampledLevel {
         level: interval.population.into(),
         of: maximum.into(),
         across: "guests".to_owned(),
         readings,
         kept: None,
-    }
+    })
 }
 
 /// The source of a variant's processor time: emulated where QEMU emulates the guests' instructions.

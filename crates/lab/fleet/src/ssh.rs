@@ -231,7 +231,9 @@ impl Work<'_> {
             };
             // A failed write to the log loses no trial.
             let _ = writeln!(log, "{host}: {text}");
-            if let Line::Event(Event::TrialFinished { failed: None, .. }) = line {
+            if let Line::Event(Event::TrialFinished(over)) = line
+                && over.failed.is_none()
+            {
                 trials += 1;
             }
         });

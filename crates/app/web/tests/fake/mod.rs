@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use vtax_core::{Quantity, Source};
 use vtax_host::lock::Lock;
 use vtax_host::signals::Signals;
-use vtax_lab::run::Event;
+use vtax_lab::run::{Event, FinishedTrial, LiveSample, SampledLevel};
 use vtax_results::ResultsDir;
 use vtax_testkit::results::Fake;
 
@@ -72,7 +72,7 @@ pub fn metered(at: f64) -> Event {
             .map(|(name, value)| ((*name).to_owned(), value * at))
             .collect()
     };
-    Event::Metered {
+    Event::Metered(LiveSample {
         at,
         seconds: 1.0,
         cpu: [
@@ -91,7 +91,7 @@ pub fn metered(at: f64) -> Event {
         )]
         .into(),
         source: Source::Emulated,
-    }
+    })
 }
 
 fn say(event: &Event) {
@@ -179,13 +179,13 @@ fn vtax() {
         };
         if is_climb {
             for level in [10, 20, 30] {
-                say(&Event::Sampled {
+                say(&Event::Sampled(SampledLevel {
                     level: level.into(),
                     of: 40.0,
                     across: "guests".to_owned(),
                     readings: memory(level),
                     kept: None,
-                });
+                }));
             }
         }
         let began = Instant::now();
@@ -204,7 +204,7 @@ fn vtax() {
         let trial = fake.trial(results.run(), *index);
         let suspect = trial.suspect.clone();
         writer.finish(trial).unwrap();
-        say(&Event::TrialFinished {
+        say(&Event::TrialFinished(FinishedTrial {
             index: *index,
             treatment,
             seconds: 0.1,
@@ -215,7 +215,7 @@ fn vtax() {
             suspect,
             disturbed: Vec::new(),
             failed: None,
-        });
+        }));
     }
     if !here {
         fs::rename(directory, path).unwrap();

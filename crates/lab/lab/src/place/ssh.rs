@@ -3,7 +3,7 @@
 //! lines, and the results as a tar stream. Only the image cache remains on the machine.
 
 use super::remote::Remote;
-use crate::run::Event;
+use crate::run::{Event, FinishedTrial};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _};
@@ -152,7 +152,7 @@ fn run_in(
     );
     let mut budget = Budget::RUN;
     let mut bring_home = |line: Line| {
-        if let Line::Event(Event::TrialFinished { index, .. }) = &line {
+        if let Line::Event(Event::TrialFinished(FinishedTrial { index, .. })) = &line {
             // A trial that cannot be fetched now is fetched at the end.
             if let Err(cause) = bring(remote, directory, &run.results, *index, &mut budget) {
                 warn!(

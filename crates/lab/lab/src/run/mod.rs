@@ -12,6 +12,7 @@ mod progress;
 mod queue;
 mod restore;
 mod scenario;
+mod state;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -19,11 +20,12 @@ mod trial;
 
 pub use directory::NewRun;
 pub use planned::{PlanTrials, Planned};
-pub use progress::{Event, Progress};
+pub use progress::{Event, FinishedTrial, LiveSample, Progress, SampledLevel};
 pub use restore::{RestoredChange, restore};
 pub use scenario::{
     DryRun, DryTreatment, DryTrial, SeenGuest, busy_mhz, dry_run, run, why_not_traced,
 };
+pub use state::{MAX_LEVELS, MAX_SAMPLES, RunState, RunningTrial, StartedTrial};
 pub use trial::Log;
 
 use crate::LabError;
@@ -405,7 +407,7 @@ impl Runner<'_> {
                 TrialOutcome::Failed(reason) => Some(reason.clone()),
             };
             queue.judge(assignment, &trial);
-            progress.event(Event::TrialFinished {
+            progress.event(Event::TrialFinished(FinishedTrial {
                 index: assignment.index,
                 treatment: treatment.label.clone(),
                 seconds: took.as_secs_f64(),
@@ -417,7 +419,7 @@ impl Runner<'_> {
                 suspect: trial.suspect.clone(),
                 disturbed: trial.disturbed.clone(),
                 failed: failed.clone(),
-            });
+            }));
             match failed {
                 None => {
                     failures.remove(&assignment.treatment);

@@ -47,56 +47,68 @@ pub enum Event {
         text: String,
     },
     /// A trial has measured one level.
-    Sampled {
-        /// The level.
-        level: f64,
-        /// The highest level.
-        of: f64,
-        /// The title of levels, with their unit.
-        across: String,
-        /// Readings by title, which contains the source flag when that is not `measured`.
-        readings: BTreeMap<String, Quantity>,
-        /// Whether the level kept the objective, if there is one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        kept: Option<bool>,
-    },
+    Sampled(SampledLevel),
     /// A live sample of a trial under load, at most once a second; none in an emulated host.
-    Metered {
-        /// The time of the sample, in seconds since the trial began.
-        at: f64,
-        /// The length of the interval before it, in seconds.
-        seconds: f64,
-        /// The number of busy processors, by actor and stage. Their sum is the host's.
-        cpu: BTreeMap<String, BTreeMap<String, f64>>,
-        /// Rates of the target's devices, by title.
-        carried: BTreeMap<String, Quantity>,
-        /// The source flag.
-        source: Source,
-    },
+    Metered(LiveSample),
     /// A trial ended.
-    TrialFinished {
-        /// Position in the schedule.
-        index: u32,
-        /// Its treatment's label.
-        treatment: String,
-        /// Its duration, in seconds.
-        seconds: f64,
-        /// The number of finished trials.
-        done: usize,
-        /// The number of all trials.
-        of: usize,
-        /// A rough estimate of the time for the rest, in seconds.
-        remaining_seconds: f64,
-        /// Its headline numbers, as text.
-        headline: String,
-        /// The reasons to suspect it.
-        suspect: Vec<String>,
-        /// The disturbances, with which it counts.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        disturbed: Vec<String>,
-        /// The reason of its failure, if it failed.
-        failed: Option<String>,
-    },
+    TrialFinished(FinishedTrial),
+}
+
+/// The readings of a trial at one load level.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SampledLevel {
+    /// The level.
+    pub level: f64,
+    /// The highest level.
+    pub of: f64,
+    /// The title of levels, with their unit.
+    pub across: String,
+    /// Readings by title, which contains the source flag when that is not `measured`.
+    pub readings: BTreeMap<String, Quantity>,
+    /// Whether the level kept the objective, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<bool>,
+}
+
+/// The processor time and the traffic of a trial in an interval.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LiveSample {
+    /// The time of the sample, in seconds since the trial began.
+    pub at: f64,
+    /// The length of the interval before it, in seconds.
+    pub seconds: f64,
+    /// The number of busy processors, by actor and stage. Their sum is the host's.
+    pub cpu: BTreeMap<String, BTreeMap<String, f64>>,
+    /// Rates of the target's devices, by title.
+    pub carried: BTreeMap<String, Quantity>,
+    /// The source flag.
+    pub source: Source,
+}
+
+/// The end of a trial.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FinishedTrial {
+    /// Position in the schedule.
+    pub index: u32,
+    /// Its treatment's label.
+    pub treatment: String,
+    /// Its duration, in seconds.
+    pub seconds: f64,
+    /// The number of finished trials.
+    pub done: usize,
+    /// The number of all trials.
+    pub of: usize,
+    /// A rough estimate of the time for the rest, in seconds.
+    pub remaining_seconds: f64,
+    /// Its headline numbers, as text.
+    pub headline: String,
+    /// The reasons to suspect it.
+    pub suspect: Vec<String>,
+    /// The disturbances, with which it counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disturbed: Vec<String>,
+    /// The reason of its failure, if it failed.
+    pub failed: Option<String>,
 }
 
 /// The most seconds in an event of another machine: 30 years.
@@ -124,41 +136,26 @@ impl Event {
             Self::TrialStarted { treatment, .. } => text(treatment),
             Self::Phase { phase } => text(phase),
             Self::Objective { text: printed } => text(printed),
-            Self::Sampled {
-                across, readings, ..
-            } => {
-                text(across);
-                *readings = named(readings);
+            Self::Sampled(sampled) => {
+                text(&mut sampled.across);
+                sampled.readings = named(&mut sampled.readings);
             }
-            Self::Metered {
-                at,
-                seconds,
-                cpu,
-                carried,
-                ..
-            } => {
-                time(at);
-                time(seconds);
-                *cpu = named(cpu);
-                cpu.values_mut().for_each(|stages| *stages = named(stages));
-                *carried = named(carried);
+            Self::Metered(sample) => {
+                time(&mut sample.at);
+                time(&mut sample.seconds);
+                sample.cpu = named(&mut sample.cpu);
+                let actors = sample.cpu.values_mut();
+                actors.for_each(|stages| *stages = named(stages));
+                sample.carried = named(&mut sample.carried);
             }
-            Self::TrialFinished {
-                treatment,
-                seconds,
-                remaining_seconds,
-                headline,
-                suspect,
-                disturbed,
-                failed,
-                ..
-            } => {
-                text(treatment);
-                time(seconds);
-                time(remaining_seconds);
-                text(headline);
-                suspect.iter_mut().chain(disturbed).for_each(text);
-                if let Some(reason) = failed {
+            Self::TrialFinished(over) => {
+                text(&mut over.treatment);
+                time(&mut over.seconds);
+                time(&mut over.remaining_seconds);
+                text(&mut over.headline);
+                let reasons = over.suspect.iter_mut().chain(&mut over.disturbed);
+                reasons.for_each(text);
+                if let Some(reason) = &mut over.failed {
                     *reason = shown_lines(reason);
                 }
             }
@@ -271,11 +268,11 @@ mod tests {
                 expected_seconds: seconds,
                 ..
             }
-            | Event::Metered { seconds, .. }
-            | Event::TrialFinished {
+            | Event::Metered(LiveSample { seconds, .. })
+            | Event::TrialFinished(FinishedTrial {
                 remaining_seconds: seconds,
                 ..
-            } = bounded
+            }) = bounded
             {
                 assert!(Duration::from_secs_f64(seconds) > Duration::ZERO);
             }

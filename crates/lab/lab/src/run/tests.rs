@@ -105,8 +105,8 @@ struct Counted(Vec<(usize, usize)>);
 
 impl Progress for Counted {
     fn event(&mut self, event: Event) {
-        if let Event::TrialFinished { done, of, .. } = event {
-            self.0.push((done, of));
+        if let Event::TrialFinished(over) = event {
+            self.0.push((over.done, over.of));
         }
     }
 }

@@ -10,7 +10,7 @@ use super::load::{DrivenGuests, Role, TrialContext};
 use super::metering::Metering;
 use crate::LabError;
 use crate::plan::{Objective, ObjectiveError, Profile, settling};
-use crate::run::{Event, Log};
+use crate::run::{Event, LiveSample, Log, SampledLevel};
 use crate::suspect::{HostReading, HostWatch};
 use course::Course;
 use std::collections::BTreeMap;
@@ -297,14 +297,13 @@ impl PhaseRunner<'_, '_, '_> {
         if let Some((begin, end)) = live.sample(self.instruments.observer, left)? {
             let at = self.log.began.elapsed().as_secs_f64();
             let observation = self.instruments.metering.observation((&begin, &end), 0);
-            let event = Event::Metered {
+            self.log.event(Event::Metered(LiveSample {
                 at,
                 seconds: observation.seconds(),
                 cpu: observation.actors(),
                 carried: observation.carried(),
                 source: observation.source(),
-            };
-            self.log.event(event);
+            }));
         }
         Ok(())
     }
@@ -327,14 +326,14 @@ impl PhaseRunner<'_, '_, '_> {
                 };
                 (name, metric.quantity)
             });
-        let event = Event::Sampled {
+        let sampled = SampledLevel {
             level: of.quantity(level).value,
             of: of.quantity(self.trial.planned.profile.highest()).value,
             across: format!("{}, {}", of.title, of.unit),
             readings: readings.collect(),
             kept,
         };
-        self.log.event(event);
+        self.log.event(Event::Sampled(sampled));
     }
 
     /// Measures a window: starts its loads, waits for the warm-up, marks both ends, and takes the results.

@@ -291,8 +291,8 @@ impl Progress for Heard {
         match event {
             Event::Phase { phase } => self.phases.push(phase),
             Event::Objective { text } => self.objectives.push(text),
-            Event::Sampled { level, kept, .. } => self.levels.push((level, kept)),
-            Event::Metered { .. } => self.meters += 1,
+            Event::Sampled(sampled) => self.levels.push((sampled.level, sampled.kept)),
+            Event::Metered(_) => self.meters += 1,
             _ => {}
         }
     }
