@@ -252,10 +252,9 @@ pub fn check(text: &str, quick: bool, place: &Place) -> Result<PlanSummary, Vec<
         treatments: all.iter().map(|one| one.record.label.clone()).collect(),
         commands: plan.commands(),
         gates: plan.gates.iter().map(ToString::to_string).collect(),
-        external: all.iter().any(|one| {
-            let platform = catalogue.platform(one.record.kind());
-            platform.is_some_and(|platform| platform.is_external(&one.settings))
-        }),
+        external: all
+            .iter()
+            .any(|one| catalogue.is_external(one.record.kind(), &one.settings)),
         schedule: schedule(all.len(), plan.repetitions, plan.order, plan.seed),
         expected_seconds: plan.expected_time(&all, &catalogue).as_secs_f64(),
         at_least: false,

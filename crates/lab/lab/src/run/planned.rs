@@ -60,10 +60,10 @@ pub struct Planned<'a> {
 impl Planned<'_> {
     /// Returns the recipes of the images that the booted guests of a treatment need.
     pub fn recipes_of(&self, planned: &PlannedTreatment) -> BTreeSet<Recipe> {
-        let booted = planned.guests().filter(|guest| {
-            let platform = self.catalogue.platform(guest.platform_kind);
-            platform.is_none_or(|platform| !platform.is_external(guest.settings))
-        });
+        let catalogue = self.catalogue;
+        let booted = planned
+            .guests()
+            .filter(|guest| !catalogue.is_external(guest.platform_kind, guest.settings));
         booted
             .filter_map(|guest| {
                 let workload = self.catalogue.workload(guest.workload_kind)?;

@@ -408,8 +408,8 @@ fn steps(planned: Planned<'_>, treatment: &PlannedTreatment) -> Vec<String> {
         ));
     }
     for guest in treatment.guests() {
-        let platform = planned.catalogue.platform(guest.platform_kind);
-        let is_external = platform.is_some_and(|platform| platform.is_external(guest.settings));
+        let catalogue = planned.catalogue;
+        let is_external = catalogue.is_external(guest.platform_kind, guest.settings);
         steps.push(if is_external { format!(
             "log into the existing guest of {}, copy vtax ({} MiB) into an unlinked file of its /var/tmp, and \
              start it in namespaces with a /tmp of their own",

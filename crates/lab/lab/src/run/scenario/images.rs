@@ -63,20 +63,17 @@ impl Images {
         files: &BTreeMap<Recipe, GuestFiles>,
         note: &mut dyn FnMut(String),
     ) -> Result<(), LabError> {
-        let platform = catalogue.platform(guest.platform_kind);
-        let is_external = platform.is_some_and(|platform| platform.is_external(guest.settings));
-        if is_external {
-            return Ok(());
-        }
-        let Some(workload) = catalogue.workload(guest.workload_kind) else {
-            return Ok(());
-        };
-        let Some(key) = key(workload, guest.settings) else {
+        let workload = catalogue.workload(guest.workload_kind);
+        let key = workload.and_then(|workload| key(workload, guest.settings));
+        let (Some(key), Some(workload)) = (key, workload) else {
             return Ok(());
         };
         let Some(base) = files.get(&key.base) else {
             return Ok(());
         };
+        if catalogue.is_external(guest.platform_kind, guest.settings) {
+            return Ok(());
+        }
         if !self.made.contains_key(&key) {
             let made = self.make(&key.content, base, &mut |line: &str| note(line.to_owned()))?;
             self.made.insert(key.clone(), made);

@@ -99,8 +99,7 @@ pub(super) fn check_commands<'a>(
     let mut lacking: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for planned in treatments {
         for guest in planned.guests() {
-            let platform = catalogue.platform(guest.platform_kind);
-            let is_external = platform.is_some_and(|platform| platform.is_external(guest.settings));
+            let is_external = catalogue.is_external(guest.platform_kind, guest.settings);
             // The programs of an image of containers are its own.
             if is_external || oci::PARAMETER.given(guest.settings).is_some() {
                 continue;
