@@ -9,16 +9,14 @@ use std::time::SystemTime;
 use vtax_report::analysis::{Analysis, analyse};
 use vtax_results::{ResultsDir, ResultsError};
 
-const MAX_ANALYSES: usize = 16;
-
 /// Analyses by the directory of their run.
 pub type Analyses = Cache<Analysis>;
 
 type Computed<T> = Result<Arc<T>, Arc<ResultsError>>;
 
-/// Values that are computed from runs.
+/// Values that are computed from runs, at most `MOST` of them.
 #[derive(Debug)]
-pub struct Cache<T> {
+pub struct Cache<T, const MOST: usize = 16> {
     slots: Mutex<HashMap<PathBuf, Arc<Slot<T>>>>,
 }
 
@@ -29,7 +27,7 @@ struct Slot<T> {
     computed: OnceLock<Computed<T>>,
 }
 
-impl<T> Default for Cache<T> {
+impl<T, const MOST: usize> Default for Cache<T, MOST> {
     fn default() -> Self {
         Self {
             slots: Mutex::default(),
@@ -49,10 +47,10 @@ impl Analyses {
     }
 }
 
-impl<T> Cache<T> {
+impl<T, const MOST: usize> Cache<T, MOST> {
     /// The value of a run whose last change was `at`. Concurrent callers share one computation. Computations of
     /// different runs do not wait for each other.
-    fn get(
+    pub fn get(
         &self,
         path: &Path,
         at: Option<SystemTime>,
@@ -81,7 +79,7 @@ impl<T> Cache<T> {
         {
             return Arc::clone(slot);
         }
-        if slots.len() >= MAX_ANALYSES {
+        if slots.len() >= MOST {
             slots.clear();
         }
         let slot = Arc::new(Slot {
@@ -108,7 +106,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_the_analysis_of_another_run_and_everybody_for_that_of_the_same() {
-        let kept = Arc::new(Cache::<u32>::default());
+        let kept = Arc::new(<Cache<u32>>::default());
         let at = Some(SystemTime::UNIX_EPOCH);
         let (begun, begins) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
@@ -141,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_not_kept_and_neither_is_what_was_made_before_a_change() {
-        let kept = Cache::<u32>::default();
+        let kept = <Cache<u32>>::default();
         let path = Path::new("run");
         let at = SystemTime::UNIX_EPOCH;
         let later = at + Duration::from_secs(1);

@@ -4,45 +4,39 @@
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
+/// A file of the directory `assets`: its path, media type and text.
+macro_rules! asset {
+    ($name:literal, $kind:expr) => {
+        asset!(concat!("/", $name), $name, $kind)
+    };
+    ($path:expr, $name:literal, $kind:expr) => {
+        ($path, $kind, include_str!(concat!("../assets/", $name)))
+    };
+}
+
 /// The path, media type and text of each file.
 const FILES: [(&str, &str, &str); 20] = [
-    ("/", HTML, include_str!("../assets/index.html")),
+    asset!("/", "index.html", HTML),
     ("/palette.css", CSS, vtax_report::html::PALETTE),
-    ("/app.css", CSS, include_str!("../assets/app.css")),
-    ("/app.js", SCRIPT, include_str!("../assets/app.js")),
-    ("/chart.js", SCRIPT, include_str!("../assets/chart.js")),
-    (
-        "/comparison.js",
-        SCRIPT,
-        include_str!("../assets/comparison.js"),
-    ),
-    ("/compare.js", SCRIPT, include_str!("../assets/compare.js")),
-    ("/curves.js", SCRIPT, include_str!("../assets/curves.js")),
-    ("/dom.js", SCRIPT, include_str!("../assets/dom.js")),
-    ("/enter.js", SCRIPT, include_str!("../assets/enter.js")),
-    ("/host.js", SCRIPT, include_str!("../assets/host.js")),
-    (
-        "/machines.js",
-        SCRIPT,
-        include_str!("../assets/machines.js"),
-    ),
-    ("/meters.js", SCRIPT, include_str!("../assets/meters.js")),
-    ("/results.js", SCRIPT, include_str!("../assets/results.js")),
-    ("/run.js", SCRIPT, include_str!("../assets/run.js")),
-    ("/start.js", SCRIPT, include_str!("../assets/start.js")),
-    ("/theme.js", SCRIPT, include_str!("../assets/theme.js")),
-    (
-        "/icon.svg",
-        "image/svg+xml",
-        include_str!("../assets/icon.svg"),
-    ),
+    asset!("app.css", CSS),
+    asset!("app.js", SCRIPT),
+    asset!("chart.js", SCRIPT),
+    asset!("comparison.js", SCRIPT),
+    asset!("compare.js", SCRIPT),
+    asset!("curves.js", SCRIPT),
+    asset!("dom.js", SCRIPT),
+    asset!("enter.js", SCRIPT),
+    asset!("host.js", SCRIPT),
+    asset!("machines.js", SCRIPT),
+    asset!("meters.js", SCRIPT),
+    asset!("results.js", SCRIPT),
+    asset!("run.js", SCRIPT),
+    asset!("start.js", SCRIPT),
+    asset!("theme.js", SCRIPT),
+    asset!("icon.svg", "image/svg+xml"),
     // uPlot 1.6.32, MIT, as published (assets/LICENSE.uplot).
-    (
-        "/uplot.js",
-        SCRIPT,
-        include_str!("../assets/uPlot.iife.min.js"),
-    ),
-    ("/uplot.css", CSS, include_str!("../assets/uPlot.min.css")),
+    asset!("/uplot.js", "uPlot.iife.min.js", SCRIPT),
+    asset!("/uplot.css", "uPlot.min.css", CSS),
 ];
 
 const HTML: &str = "text/html; charset=utf-8";

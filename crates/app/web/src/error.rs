@@ -213,20 +213,8 @@ impl RequestError {
             | Self::Run(_)
             | Self::NewRun(_)
             | Self::Testbed(_) => StatusCode::CONFLICT,
-            Self::NoPage
-            | Self::NoHistory
-            | Self::Name(_)
-            | Self::NoRun { .. }
-            | Self::Unknown(_)
-            | Self::Results(_)
-            | Self::Analysis(_)
-            | Self::NoReport { .. }
-            | Self::NoPlanRun { .. }
-            | Self::Report { .. }
-            | Self::RunCount { .. }
-            | Self::Atlas(_)
-            | Self::PlanFile(_)
-            | Self::ReadOnly => StatusCode::NOT_FOUND,
+            // What the request names is not there, or cannot be read.
+            _ => StatusCode::NOT_FOUND,
         }
     }
 }

@@ -2,14 +2,16 @@
 //! The check whether this host can run a plan: `vtax run --dry-run`, which makes the checks of a run before its first
 //! trial and changes nothing.
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// What the host lacks for a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +55,8 @@ pub enum HostCheckError {
 
 /// The longest check. The page answers within 30 s.
 const LIMIT: Duration = Duration::from_secs(20);
+/// The time between two looks whether the check has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Checks this host for a plan, by `program`, which is ended when it takes too long.
 ///
@@ -62,11 +66,19 @@ pub fn check(program: &Path, text: &str, quick: bool) -> Result<HostCheck, HostC
     check_within(program, text, quick, LIMIT)
 }
 
-/// All that an output has, up to an error.
-fn all_of(output: Option<impl Read>) -> Vec<u8> {
-    let mut all = Vec::new();
-    let _ = output.map(|mut output| output.read_to_end(&mut all));
-    all
+/// A file in memory with a text, from its begin.
+fn memory(text: &str) -> io::Result<File> {
+    let mut file = File::from(memfd_create("check", MemfdFlags::CLOEXEC)?);
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// What a program has written into a file in memory.
+fn written(mut file: File) -> String {
+    let mut bytes = Vec::new();
+    let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn check_within(
@@ -75,57 +87,37 @@ fn check_within(
     quick: bool,
     limit: Duration,
 ) -> Result<HostCheck, HostCheckError> {
-    let started = |cause| HostCheckError::Start {
+    let failed = |cause| HostCheckError::Start {
         program: program.to_owned(),
         cause,
     };
-    let mut command = Command::new(program);
-    command.args(["run", "/dev/stdin", "--dry-run", "--json"]);
-    if quick {
-        command.arg("--quick");
-    }
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .map_err(started)?;
-    let group = Pid::from_child(&child);
-    let (ended, end) = channel::<()>();
-    let ((printed, errors), is_late) = std::thread::scope(|scope| {
-        let watchdog = scope.spawn(move || {
-            let is_late = end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
-            // The number is still the child's, which is reaped only after this thread.
-            if is_late {
-                let _ = kill_process_group(group, Signal::KILL);
+    let run = || -> io::Result<Option<(String, String)>> {
+        let (printed, errors) = (memory("")?, memory("")?);
+        let began = Instant::now();
+        let mut child = Command::new(program)
+            .args(["run", "/dev/stdin", "--dry-run", "--json"])
+            .args(quick.then_some("--quick"))
+            .stdin(memory(text)?)
+            .stdout(printed.try_clone()?)
+            .stderr(errors.try_clone()?)
+            .process_group(0)
+            .spawn()?;
+        while child.try_wait()?.is_none() {
+            if began.elapsed() >= limit {
+                // The number is still the child's, which is not reaped yet.
+                let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+                child.wait()?;
+                return Ok(None);
             }
-            is_late
-        });
-        if let Some(mut plan) = child.stdin.take() {
-            // A program that ends early reports the reason on its standard error.
-            let _ = plan.write_all(text.as_bytes());
+            sleep(POLL_INTERVAL);
         }
-        let outputs = (child.stdout.take(), child.stderr.take());
-        let errors = scope.spawn(move || all_of(outputs.1));
-        let printed = all_of(outputs.0);
-        let errors = errors.join().unwrap_or_default();
-        // A child that closes its outputs can go on.
-        let _ = waitid(
-            WaitId::Pid(group),
-            WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
-        );
-        drop(ended);
-        ((printed, errors), watchdog.join().unwrap_or(false))
-    });
-    child.wait().map_err(started)?;
-    if is_late {
-        return Err(HostCheckError::TooLong(limit));
-    }
-    serde_json::from_slice(&printed).map_err(|_| {
-        let messages = String::from_utf8_lossy(&errors);
-        HostCheckError::NoResult(messages.lines().last().unwrap_or_default().to_owned())
-    })
+        Ok(Some((written(printed), written(errors))))
+    };
+    let (printed, errors) = run()
+        .map_err(failed)?
+        .ok_or(HostCheckError::TooLong(limit))?;
+    serde_json::from_str(&printed)
+        .map_err(|_| HostCheckError::NoResult(errors.lines().last().unwrap_or_default().to_owned()))
 }
 
 #[cfg(test)]

@@ -3,11 +3,33 @@
 
 use crate::error::RequestError;
 use axum::body::Bytes;
+use axum::extract::{FromRequestParts, Query};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use futures_util::{Stream, StreamExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::convert::Infallible;
+use std::time::Duration;
 use tokio::sync::Semaphore;
+
+/// The time between two keep-alive messages on a connection without updates.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// The fields of a request's query.
+#[derive(Debug)]
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = RequestError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, RequestError> {
+        let Query(fields) = Query::from_request_parts(parts, state).await?;
+        Ok(Self(fields))
+    }
+}
 
 /// The result of a handler.
 pub type Answer = Result<Response, RequestError>;
@@ -24,6 +46,13 @@ pub fn report(page: String) -> Response {
         (header::CONTENT_SECURITY_POLICY, crate::access::REPORT),
     ];
     (headers, page).into_response()
+}
+
+/// A response that goes on: each text is an update of the page.
+pub fn updates(texts: impl Stream<Item = String> + Send + 'static) -> Response {
+    let events = texts.map(|text| Ok::<_, Infallible>(Event::default().data(text)));
+    let alive = KeepAlive::new().interval(KEEP_ALIVE);
+    Sse::new(events).keep_alive(alive).into_response()
 }
 
 /// Runs work that reads files, on a blocking thread.

@@ -4,6 +4,7 @@
 //! A directory is named by its path below the root. Nothing outside the root is read: paths with `..`, links or hidden
 //! names are refused.
 
+use crate::analyses::Cache;
 use crate::density;
 use crate::error::RequestError;
 use crate::lab::Lab;
@@ -11,7 +12,6 @@ use crate::notes;
 use crate::run_name::{MAX_DEPTH, NameError, NewRunError};
 use crate::runs::{Runs, State};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,7 +39,7 @@ const MAX_REPORT_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Results {
     root: PathBuf,
-    findings: Mutex<HashMap<PathBuf, (SystemTime, Arc<Findings>)>>,
+    findings: Cache<Findings, MAX_RUNS>,
     /// The problems of lists that are in the log.
     reported: Mutex<Problems>,
 }
@@ -113,7 +113,7 @@ impl Results {
     pub fn below(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
-            findings: Mutex::default(),
+            findings: Cache::default(),
             reported: Mutex::default(),
         }
     }
@@ -323,30 +323,19 @@ impl Results {
 
     /// The findings of a run: those of its report, or of its climbs, which have no `analysis.json`.
     fn findings(&self, results: &ResultsDir, is_density: bool) -> Option<Arc<Findings>> {
-        let path = results.path();
         let file = if is_density { "trials" } else { ANALYSIS };
         let at = changed(results.dir(), file)?;
-        let mut kept = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, findings)) = kept.get(path)
-            && *known == at
-        {
-            return Some(Arc::clone(findings));
-        }
-        let findings = if is_density {
-            Findings {
-                climbs: density::sentences(results),
-                ..Findings::default()
+        let read = || {
+            if is_density {
+                return Ok(Findings {
+                    climbs: density::sentences(results),
+                    ..Findings::default()
+                });
             }
-        } else {
             // An unreadable file gives no findings; the report beside it is still shown.
-            read_findings(results.dir())?
+            Ok(read_findings(results.dir()).unwrap_or_default())
         };
-        let findings = Arc::new(findings);
-        if kept.len() > MAX_RUNS {
-            kept.clear();
-        }
-        kept.insert(path.to_owned(), (at, Arc::clone(&findings)));
-        Some(findings)
+        self.findings.get(results.path(), Some(at), read).ok()
     }
 }
 

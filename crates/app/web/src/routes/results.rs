@@ -8,17 +8,16 @@ use crate::curves::{Curves, Panel};
 use crate::error::RequestError;
 use crate::findings::Findings;
 use crate::notes;
-use crate::response::{self, Answer, analyse, analysis, change, document, posted, read};
+use crate::response::{self, Answer, Params, analyse, analysis, change, document, posted, read};
 use crate::share;
 use axum::body::Bytes;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-type Pairs = Result<Query<Vec<(String, String)>>, QueryRejection>;
+type Pairs = Params<Vec<(String, String)>>;
 
 /// A run, by its directory.
 #[derive(Debug, Deserialize)]
@@ -31,15 +30,14 @@ pub async fn list(State(app): State<AppState>) -> Answer {
 }
 
 /// The runs to compare: `dir` once for each, and whether `all` asks for every metric.
-fn selection(pairs: Pairs) -> Result<(Vec<String>, bool), QueryRejection> {
-    let Query(pairs) = pairs?;
+fn selection(Params(pairs): Pairs) -> (Vec<String>, bool) {
     let all = pairs.iter().any(|(name, _)| name == "all");
     let dirs = pairs.into_iter().filter(|(name, _)| name == "dir");
-    Ok((dirs.map(|(_, dir)| dir).collect(), all))
+    (dirs.map(|(_, dir)| dir).collect(), all)
 }
 
 pub async fn compare(State(app): State<AppState>, query: Pairs) -> Answer {
-    let (dirs, all) = selection(query)?;
+    let (dirs, all) = selection(query);
     analysis(move || comparison(&app, &dirs, all)).await
 }
 
@@ -79,18 +77,14 @@ fn panels(app: &AppState, dirs: &[String]) -> Result<Vec<Panel>, RequestError> {
 }
 
 pub async fn curves(State(app): State<AppState>, query: Pairs) -> Answer {
-    let (dirs, _) = selection(query)?;
+    let (dirs, _) = selection(query);
     analysis(move || panels(&app, &dirs)).await
 }
 
 /// The numbers of a run.
-pub async fn findings(
-    State(app): State<AppState>,
-    query: Result<Query<RunQuery>, QueryRejection>,
-) -> Answer {
-    let Query(RunQuery { dir }) = query?;
+pub async fn findings(State(app): State<AppState>, Params(query): Params<RunQuery>) -> Answer {
     analysis(move || {
-        let results = app.results.open(&dir)?;
+        let results = app.results.open(&query.dir)?;
         Ok(Findings::of(&*app.analyses.of(&results)?))
     })
     .await
@@ -98,7 +92,7 @@ pub async fn findings(
 
 /// The comparison as one self-contained file.
 pub async fn shared(State(app): State<AppState>, query: Pairs) -> Answer {
-    let (dirs, all) = selection(query)?;
+    let (dirs, all) = selection(query);
     let page = analyse(move || Ok(share::page(&comparison(&app, &dirs, all)?))).await?;
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
@@ -111,12 +105,8 @@ pub async fn shared(State(app): State<AppState>, query: Pairs) -> Answer {
     Ok((headers, page).into_response())
 }
 
-pub async fn report(
-    State(app): State<AppState>,
-    query: Result<Query<RunQuery>, QueryRejection>,
-) -> Answer {
-    let Query(RunQuery { dir }) = query?;
-    let page = read(move || app.results.report(&dir)).await;
+pub async fn report(State(app): State<AppState>, Params(query): Params<RunQuery>) -> Answer {
+    let page = read(move || app.results.report(&query.dir)).await;
     page.map(response::report)
 }
 
@@ -126,21 +116,13 @@ pub struct PlanName {
     pub plan: String,
 }
 
-pub async fn plan_history(
-    State(app): State<AppState>,
-    query: Result<Query<PlanName>, QueryRejection>,
-) -> Answer {
-    let Query(PlanName { plan }) = query?;
-    let page = analyse(move || app.analyses.history(&app.results, &plan)).await;
+pub async fn plan_history(State(app): State<AppState>, Params(query): Params<PlanName>) -> Answer {
+    let page = analyse(move || app.analyses.history(&app.results, &query.plan)).await;
     page.map(response::report)
 }
 
-pub async fn notes(
-    State(app): State<AppState>,
-    query: Result<Query<RunQuery>, QueryRejection>,
-) -> Answer {
-    let Query(RunQuery { dir }) = query?;
-    document(move || Ok(notes::read(app.results.open(&dir)?.dir()))).await
+pub async fn notes(State(app): State<AppState>, Params(query): Params<RunQuery>) -> Answer {
+    document(move || Ok(notes::read(app.results.open(&query.dir)?.dir()))).await
 }
 
 /// A note to add.

@@ -6,28 +6,23 @@ use crate::error::RequestError;
 use crate::host_check::HostCheck;
 use crate::lab::canonical;
 use crate::plans::{self, MAX_PLAN_BYTES, Plans};
-use crate::response::{Answer, analysis, change, document, json, posted, read};
+use crate::response::{Answer, Params, analysis, change, document, json, posted, read, updates};
 use crate::routes::results::RunQuery;
 use crate::run_manager::{Order, RunError, RunManager, Start};
 use crate::testbed::Testbed;
 use axum::body::Bytes;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use futures_util::stream;
 use serde::Deserialize;
 use serde_json::json;
-use std::convert::Infallible;
 use std::path::Path;
 use std::time::Duration;
 use vtax_lab::place::Place;
 
 /// The time between two readings of a run's directory.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The time between two keep-alive messages on a connection without updates.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// The largest number of trials of a schedule that are shown before the start.
 const MAX_SCHEDULE_SHOWN: usize = 2000;
 
@@ -41,12 +36,8 @@ pub struct PlanQuery {
     path: String,
 }
 
-pub async fn plan(
-    State(app): State<AppState>,
-    query: Result<Query<PlanQuery>, QueryRejection>,
-) -> Answer {
-    let Query(PlanQuery { path }) = query?;
-    document(move || Ok(json!({ "text": plans(&app)?.text(&path)? }))).await
+pub async fn plan(State(app): State<AppState>, Params(query): Params<PlanQuery>) -> Answer {
+    document(move || Ok(json!({ "text": plans(&app)?.text(&query.path)? }))).await
 }
 
 /// A plan while it is being typed, or one to run, with its place.
@@ -134,9 +125,8 @@ pub async fn started(State(app): State<AppState>) -> Answer {
 /// Sends the state of a run, then each change of it.
 pub async fn follow(
     State(app): State<AppState>,
-    query: Result<Query<RunQuery>, QueryRejection>,
+    Params(RunQuery { dir }): Params<RunQuery>,
 ) -> Answer {
-    let Query(RunQuery { dir }) = query?;
     let progress = move |app: AppState, dir: String| {
         read(move || {
             let path = app.results.place(&dir)?;
@@ -150,7 +140,7 @@ pub async fn follow(
     // A run that does not exist gives an error response, not an error in the stream.
     let first = progress(app.clone(), dir.clone()).await?;
     let begin = (app, dir, Some(first), String::new());
-    let updates = stream::unfold(begin, move |(app, dir, first, mut last)| async move {
+    let texts = stream::unfold(begin, move |(app, dir, first, mut last)| async move {
         let mut next = first;
         loop {
             let now = match next.take() {
@@ -163,13 +153,11 @@ pub async fn follow(
             };
             if now != last {
                 last.clone_from(&now);
-                let event = Event::default().data(now);
-                return Some((Ok::<_, Infallible>(event), (app, dir, None, last)));
+                return Some((now, (app, dir, None, last)));
             }
         }
     });
-    let alive = KeepAlive::new().interval(KEEP_ALIVE);
-    Ok(Sse::new(updates).keep_alive(alive).into_response())
+    Ok(updates(texts))
 }
 
 /// A run to start.
