@@ -2,9 +2,7 @@
 //! The platform `libvirt`: a domain that vtax creates and removes, or an existing domain. An existing domain is
 //! only read: virsh connects read-only, and commands run in it through ssh, as on any machine.
 
-use super::on_host;
-use super::ssh;
-use std::collections::BTreeMap;
+use super::{ExternalGuest, on_host, ssh};
 use std::time::Duration;
 use vtax_core::owner::Owner;
 use vtax_guest::platform::qemu::libvirt;
@@ -12,7 +10,7 @@ use vtax_guest::platform::{Booted, GuestFiles, Platform};
 use vtax_host::HostError;
 use vtax_host::cell::Seat;
 use vtax_host::journal::Change;
-use vtax_host::settings::{Domain, Parameter, Settings};
+use vtax_host::settings::{Domain, Level, Parameter, Settings};
 use vtax_host::untrusted::shown;
 use vtax_host::virsh::Virsh;
 use vtax_inventory::Identity;
@@ -26,69 +24,52 @@ const DOMAIN: Parameter = Parameter::unset("libvirt.domain", Domain::Text("name"
      each trial",
 );
 
-/// An existing domain, which vtax did not create.
-pub(super) struct ExternalDomain {
-    uuid: String,
-    /// The record's facts.
-    pub facts: BTreeMap<String, String>,
-    /// The settings, with the domain's address in `ssh.to`.
-    pub settings: Settings,
+/// Finds the domain that the settings name; `None` where vtax is to make one.
+///
+/// # Errors
+/// As [`find`].
+pub(super) fn named(settings: &Settings) -> Result<Option<ExternalGuest>, HostError> {
+    let name = settings.text(DOMAIN.key);
+    name.map(|name| find(name, settings)).transpose()
 }
 
-impl ExternalDomain {
-    /// Finds the domain that the settings name; `None` where vtax is to make one.
-    ///
-    /// # Errors
-    /// As [`ExternalDomain::find`].
-    pub fn named(settings: &Settings) -> Result<Option<Self>, HostError> {
-        let name = settings.text(DOMAIN.key);
-        name.map(|name| Self::find(name, settings)).transpose()
+/// Finds the domain through a read-only connection.
+///
+/// # Errors
+/// When libvirt does not answer, or the domain does not exist, does not run, or has no known address.
+fn find(name: &str, settings: &Settings) -> Result<ExternalGuest, HostError> {
+    let virsh = libvirt::virsh(settings, true);
+    let state = state_of(&virsh, name)?;
+    if state != "running" {
+        return Err(HostError::Busy {
+            what: format!("the domain {name} is not running but {state}"),
+            remedy: "start it: vtax changes nothing of what others made".to_owned(),
+        });
     }
-
-    /// Finds the domain through a read-only connection.
-    ///
-    /// # Errors
-    /// When libvirt does not answer, or the domain does not exist, does not run, or has no known address.
-    fn find(name: &str, settings: &Settings) -> Result<Self, HostError> {
-        let virsh = libvirt::virsh(settings, true);
-        let state = state_of(&virsh, name)?;
-        if state != "running" {
-            return Err(HostError::Busy {
-                what: format!("the domain {name} is not running but {state}"),
-                remedy: "start it: vtax changes nothing of what others made".to_owned(),
-            });
-        }
-        let uuid = virsh.run(&["domuuid", "--domain", name])?;
-        let mut settings = settings.clone();
-        if settings.text(ssh::TO.key).is_none() {
-            let address = address_of(&virsh, name).ok_or_else(|| HostError::Missing {
-                what: format!("the address of {name}, which libvirt does not know,"),
-                remedy: "set ssh.to = \"root@ADDRESS\"".to_owned(),
-            })?;
-            let to = format!("root@{address}");
-            settings
-                .0
-                .insert(ssh::TO.key.to_owned(), vtax_host::settings::Level::Text(to));
-        }
-        let facts = [
-            ("libvirt.uri", virsh.uri.clone()),
-            ("libvirt.domain", name.to_owned()),
-            ("libvirt.uuid", uuid.clone()),
-        ];
-        Ok(Self {
-            facts: facts.map(|(key, value)| (key.to_owned(), value)).into(),
-            uuid,
-            settings,
-        })
+    let uuid = virsh.run(&["domuuid", "--domain", name])?;
+    let mut settings = settings.clone();
+    if settings.text(ssh::TO.key).is_none() {
+        let address = address_of(&virsh, name).ok_or_else(|| HostError::Missing {
+            what: format!("the address of {name}, which libvirt does not know,"),
+            remedy: "set ssh.to = \"root@ADDRESS\"".to_owned(),
+        })?;
+        let to = Level::Text(format!("root@{address}"));
+        settings.0.insert(ssh::TO.key.to_owned(), to);
     }
-
-    /// Returns the domain's identity among the guests of this host; `None` when another host runs it.
-    pub fn identity(&self) -> Option<Identity> {
-        libvirt::is_local(libvirt::URI.text(&self.settings)).then(|| Identity {
-            uuid: Some(self.uuid.clone()),
-            ..Identity::default()
-        })
-    }
+    let identity = Identity {
+        uuid: Some(uuid.clone()),
+        ..Identity::default()
+    };
+    let facts = [
+        ("libvirt.uri", virsh.uri.clone()),
+        ("libvirt.domain", name.to_owned()),
+        ("libvirt.uuid", uuid),
+    ];
+    Ok(ExternalGuest {
+        facts: facts.map(|(key, value)| (key.to_owned(), value)).into(),
+        identity: libvirt::is_local(libvirt::URI.text(&settings)).then_some(identity),
+        settings,
+    })
 }
 
 /// What libvirt knows of a domain, for a reader.
@@ -204,9 +185,9 @@ impl Platform for Libvirt {
         let Some(name) = settings.text(DOMAIN.key) else {
             return libvirt::check(settings);
         };
-        let existing = ExternalDomain::find(name, settings)?;
+        let existing = find(name, settings)?;
         ssh::check(&existing.settings)?;
-        match existing.identity() {
+        match existing.identity {
             Some(identity) => on_host::find(None, &identity, &Owner::Target).map(drop),
             None => Ok(()),
         }
@@ -230,7 +211,7 @@ impl Platform for Libvirt {
 
     fn lacks(&self, settings: &Settings, programs: &[&str]) -> Result<Vec<String>, HostError> {
         let name = settings.text(DOMAIN.key).unwrap_or_default();
-        ssh::lacks(&ExternalDomain::find(name, settings)?.settings, programs)
+        ssh::lacks(&find(name, settings)?.settings, programs)
     }
 
     fn outlives(&self, seat: &Seat<'_>, settings: &Settings) -> Vec<Change> {
@@ -245,8 +226,8 @@ impl Platform for Libvirt {
         let Some(name) = settings.text(DOMAIN.key) else {
             return libvirt::boot(seat, guest, settings);
         };
-        let existing = ExternalDomain::find(name, settings)?;
-        let identity = existing.identity().unwrap_or_default();
+        let existing = find(name, settings)?;
+        let identity = existing.identity.unwrap_or_default();
         let on_host = on_host::find(None, &identity, &seat.owner())?;
         let mut machine = ssh::machine(&existing.settings, on_host)?;
         machine.about.environment.extend(existing.facts);

@@ -4,9 +4,7 @@
 //! The login runs one shell line, which reads files of /proc, /sys and /etc, and starts no program that writes. No file
 //! is copied into the guest, and no actor is started.
 
-use super::libvirt::ExternalDomain;
-use super::xenapi::RunningVm;
-use super::{on_host, ssh};
+use super::{ExternalGuest, libvirt, on_host, ssh, xenapi};
 use crate::place::actor::Login;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -115,17 +113,18 @@ pub fn look(
     settings: &Settings,
     programs: &[Program],
 ) -> Result<Option<GuestLook>, HostError> {
-    let Some((settings, identity, facts)) = found(kind, settings)? else {
+    let Some(guest) = found(kind, settings)? else {
         return Ok(None);
     };
+    let settings = guest.settings;
     ssh::check_link(&settings)?;
     let login = ssh::login(&settings)?;
     let address = ssh::address(&login, &settings)?;
     let (mut look, printed) = look_by(&login, &[&NEEDED, programs].concat())?;
     look.address = Some(address);
     ssh::reach_host(&settings)?;
-    look.facts.extend(facts);
-    let seen = match (kind, identity) {
+    look.facts.extend(guest.facts);
+    let seen = match (kind, guest.identity) {
         ("ssh", _) => ssh::seen_here(&settings, &identity_of(&printed), &Owner::Target)?.facts,
         (_, Some(identity)) => on_host::find(None, &identity, &Owner::Target)?.facts,
         (_, None) => BTreeMap::new(),
@@ -152,19 +151,17 @@ fn look_by(login: &Login, programs: &[Program]) -> Result<(GuestLook, String), H
     Ok((look, printed))
 }
 
-/// The settings with the guest's login, its identity where the platform's manager knows it, and the manager's facts.
-type ExternalGuest = (Settings, Option<Identity>, BTreeMap<String, String>);
-
 fn found(kind: &str, settings: &Settings) -> Result<Option<ExternalGuest>, HostError> {
-    Ok(match kind {
-        "ssh" => Some((settings.clone(), None, BTreeMap::new())),
-        "libvirt" => ExternalDomain::named(settings)?.map(|domain| {
-            let identity = domain.identity();
-            (domain.settings, identity, domain.facts)
-        }),
-        "xenapi" => RunningVm::named(settings)?.map(|vm| (vm.settings, None, vm.facts)),
-        _ => None,
-    })
+    match kind {
+        "ssh" => Ok(Some(ExternalGuest {
+            settings: settings.clone(),
+            facts: BTreeMap::new(),
+            identity: None,
+        })),
+        "libvirt" => libvirt::named(settings),
+        "xenapi" => xenapi::named(settings),
+        _ => Ok(None),
+    }
 }
 
 fn script(programs: &[Program]) -> String {

@@ -3,6 +3,7 @@
 //! is removed after its trial. Commands run in the VM through ssh. The pool supplies the counters of the VM, of
 //! Domain 0 and of their host.
 
+use super::ExternalGuest;
 use super::on_host::LocalGuest;
 use super::ssh::{self, TEMPLATE};
 use crate::place::actor::Column;
@@ -90,91 +91,83 @@ fn which(settings: &Settings) -> Result<VmChoice<'_>, HostError> {
     }
 }
 
-/// A running VM.
-pub(super) struct RunningVm {
-    pub facts: BTreeMap<String, String>,
-    /// The settings, with the VM's address in `ssh.to`.
-    pub settings: Settings,
+/// Finds the existing VM that the settings name; `None` where one is to be cloned.
+///
+/// # Errors
+/// When the pool refuses the login, or the VM does not exist, does not run, or has no known address.
+pub(super) fn named(settings: &Settings) -> Result<Option<ExternalGuest>, HostError> {
+    match which(settings)? {
+        VmChoice::Existing(name) => {
+            let pool = Pool::log_in(&access(settings)?)?;
+            existing(&pool, name, settings).map(Some)
+        }
+        VmChoice::Cloned(_) => Ok(None),
+    }
 }
 
-impl RunningVm {
-    /// Finds the existing VM that the settings name; `None` where one is to be cloned.
-    ///
-    /// # Errors
-    /// When the pool refuses the login, or the VM does not exist, does not run, or has no known address.
-    pub fn named(settings: &Settings) -> Result<Option<Self>, HostError> {
-        match which(settings)? {
-            VmChoice::Existing(name) => {
-                let pool = Pool::log_in(&access(settings)?)?;
-                Self::existing(&pool, name, settings).map(Some)
-            }
-            VmChoice::Cloned(_) => Ok(None),
-        }
+/// Finds an existing VM, by calls that change nothing.
+fn existing(pool: &Pool, name: &str, settings: &Settings) -> Result<ExternalGuest, HostError> {
+    let (_, vm) = pool.one(name, false)?;
+    if vm.power_state != "Running" {
+        return Err(HostError::Busy {
+            what: format!("the VM {name} is not running but {}", vm.power_state),
+            remedy: "start it: vtax changes nothing of what others made".to_owned(),
+        });
     }
+    running(pool, &vm, settings)?.ok_or_else(|| HostError::Missing {
+        what: format!("the address of {name}, which the pool does not know,"),
+        remedy: "set ssh.to = \"root@ADDRESS\", or install the guest tools in it".to_owned(),
+    })
+}
 
-    /// Finds an existing VM, by calls that change nothing.
-    fn existing(pool: &Pool, name: &str, settings: &Settings) -> Result<Self, HostError> {
-        let (_, vm) = pool.one(name, false)?;
-        if vm.power_state != "Running" {
-            return Err(HostError::Busy {
-                what: format!("the VM {name} is not running but {}", vm.power_state),
-                remedy: "start it: vtax changes nothing of what others made".to_owned(),
-            });
-        }
-        Self::running(pool, &vm, settings)?.ok_or_else(|| HostError::Missing {
-            what: format!("the address of {name}, which the pool does not know,"),
-            remedy: "set ssh.to = \"root@ADDRESS\", or install the guest tools in it".to_owned(),
-        })
+/// Reads the address and the facts of a running VM; `None` when its address is unknown.
+fn running(pool: &Pool, vm: &Vm, settings: &Settings) -> Result<Option<ExternalGuest>, HostError> {
+    let mut settings = settings.clone();
+    if settings.text(ssh::TO.key).is_none() {
+        let networks = match vm.guest_metrics.as_str() {
+            NOTHING => BTreeMap::new(),
+            metrics => pool.get("VM_guest_metrics.get_networks", &[metrics])?,
+        };
+        let Some(address) = address(&networks) else {
+            return Ok(None);
+        };
+        let to = Level::Text(format!("root@{address}"));
+        settings.0.insert(ssh::TO.key.to_owned(), to);
     }
+    let host: Host = pool.get("host.get_record", &[&vm.resident_on])?;
+    let version = |key: &str| host.software_version.get(key).cloned().unwrap_or_default();
+    let version = format!(
+        "{} {}, Xen {}",
+        version("product_brand"),
+        version("product_version"),
+        version("xen")
+    );
+    let facts = [
+        ("host.place", format!("xenapi:{}", pool.host())),
+        ("xenapi.vm", vm.name_label.clone()),
+        (UUID, vm.uuid.clone()),
+        ("xenapi.member", host.hostname),
+        ("xenapi.version", version),
+    ];
+    let facts = facts.map(|(key, fact)| (key.to_owned(), fact));
+    Ok(Some(ExternalGuest {
+        facts: facts.into(),
+        settings,
+        identity: None,
+    }))
+}
 
-    /// Reads the address and the facts of a running VM; `None` when its address is unknown.
-    fn running(pool: &Pool, vm: &Vm, settings: &Settings) -> Result<Option<Self>, HostError> {
-        let mut settings = settings.clone();
-        if settings.text(ssh::TO.key).is_none() {
-            let networks = match vm.guest_metrics.as_str() {
-                NOTHING => BTreeMap::new(),
-                metrics => pool.get("VM_guest_metrics.get_networks", &[metrics])?,
-            };
-            let Some(address) = address(&networks) else {
-                return Ok(None);
-            };
-            let to = Level::Text(format!("root@{address}"));
-            settings.0.insert(ssh::TO.key.to_owned(), to);
-        }
-        let host: Host = pool.get("host.get_record", &[&vm.resident_on])?;
-        let version = |key: &str| host.software_version.get(key).cloned().unwrap_or_default();
-        let version = format!(
-            "{} {}, Xen {}",
-            version("product_brand"),
-            version("product_version"),
-            version("xen")
-        );
-        let facts = [
-            ("host.place", format!("xenapi:{}", pool.host())),
-            ("xenapi.vm", vm.name_label.clone()),
-            (UUID, vm.uuid.clone()),
-            ("xenapi.member", host.hostname),
-            ("xenapi.version", version),
-        ];
-        let facts = facts.map(|(key, fact)| (key.to_owned(), fact));
-        Ok(Some(Self {
-            facts: facts.into(),
-            settings,
-        }))
-    }
-
-    /// Logs in by ssh. This host has no counters of the VM.
-    fn machine(self, owner: Owner) -> Result<ssh::Machine, HostError> {
-        ssh::machine(&self.settings, LocalGuest::unseen(owner, self.facts))
-    }
+/// Logs into a VM by ssh. This host has no counters of the VM.
+fn machine(vm: ExternalGuest, owner: Owner) -> Result<ssh::Machine, HostError> {
+    ssh::machine(&vm.settings, LocalGuest::unseen(owner, vm.facts))
 }
 
 /// Returns the facts of the existing VM that the settings name, its login included.
 ///
 /// # Errors
-/// As [`RunningVm::named`].
+/// As [`named`].
 pub(crate) fn facts(settings: &Settings) -> Result<BTreeMap<String, String>, HostError> {
-    let Some(vm) = RunningVm::named(settings)? else {
+    let Some(vm) = named(settings)? else {
         return Ok(BTreeMap::new());
     };
     let login = vm.settings.text(ssh::TO.key).map(str::to_owned);
@@ -224,9 +217,9 @@ fn clone(
             record.power_state
         );
         if record.power_state == "Running"
-            && let Some(found) = RunningVm::running(pool, &record, settings)?
+            && let Some(found) = running(pool, &record, settings)?
         {
-            match found.machine(owner.clone()) {
+            match machine(found, owner.clone()) {
                 Ok(machine) => return Ok(machine),
                 Err(cause) => last = cause.to_string(),
             }
@@ -262,9 +255,7 @@ impl Platform for XenApi {
         let which = which(settings)?;
         let pool = Pool::log_in(&access(settings)?)?;
         match which {
-            VmChoice::Existing(name) => {
-                ssh::check(&RunningVm::existing(&pool, name, settings)?.settings)
-            }
+            VmChoice::Existing(name) => ssh::check(&existing(&pool, name, settings)?.settings),
             VmChoice::Cloned(template) => {
                 ssh::check_link(settings)?;
                 pool.one(template, true).map(drop)
@@ -285,7 +276,7 @@ impl Platform for XenApi {
     }
 
     fn lacks(&self, settings: &Settings, programs: &[&str]) -> Result<Vec<String>, HostError> {
-        match RunningVm::named(settings)? {
+        match named(settings)? {
             Some(existing) => ssh::lacks(&existing.settings, programs),
             // The clone does not exist yet.
             None => Ok(Vec::new()),
@@ -306,9 +297,7 @@ impl Platform for XenApi {
         let access = access(settings)?;
         let pool = Pool::log_in(&access)?;
         let machine = match which(settings)? {
-            VmChoice::Existing(vm) => {
-                RunningVm::existing(&pool, vm, settings)?.machine(seat.owner())?
-            }
+            VmChoice::Existing(vm) => machine(existing(&pool, vm, settings)?, seat.owner())?,
             VmChoice::Cloned(template) => {
                 let name = name(seat);
                 let mut machine = clone(&pool, template, &name, settings, &seat.owner())?;
