@@ -6,9 +6,11 @@ use super::{Catalogue, Plan, treatments};
 use crate::LabError;
 use crate::external::libvirt::Described;
 use crate::external::look::{self, GuestLook};
+use serde::Deserialize;
 use std::fmt;
 use std::fs;
 use std::str::FromStr;
+use std::sync::LazyLock;
 use std::time::Duration;
 use vtax_core::counted;
 use vtax_host::HostError;
@@ -104,6 +106,25 @@ const WORKLOADS: [(&str, Program, &str, &str); 2] = [
     ),
 ];
 
+/// The texts of plans.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Texts {
+    intro: String,
+    command_run: String,
+    guest_run: String,
+    guest: String,
+    fair: String,
+    pair: String,
+    commands: String,
+    image: String,
+    command: String,
+}
+
+/// Tests check that the file can be read.
+static TEXTS: LazyLock<Texts> =
+    LazyLock::new(|| toml::from_str(include_str!("new.toml")).unwrap_or_default());
+
 /// Writes a plan. Facts about the guest are read: nothing is changed.
 ///
 /// # Errors
@@ -168,13 +189,7 @@ pub fn new_plan(subject: &Subject, catalogue: &Catalogue) -> Result<NewPlan, Lab
     let trials = all.len() * plan.repetitions as usize;
     let time = plan.expected_time(&all, catalogue);
     let mut head = PlanText::default();
-    head.comment(&format!(
-        "A plan for {subject}. Read it, and then, with the name of this file:\n\
-         - vtax plan check FILE: its treatments and time\n\
-         - vtax run --dry-run FILE: looks at this host and at guests, and changes nothing\n\
-         - vtax run --quick FILE: a few short trials\n\
-         - vtax run FILE"
-    ));
+    head.comment(&TEXTS.intro.replace("{subject}", &subject.to_string()));
     if !facts.is_empty() {
         head.comment("\nLooked up without a change:");
         for (name, value) in &facts {
@@ -248,63 +263,22 @@ impl What<'_> {
         plan.text("name", &name)
             .because("of the results directory, results/NAME");
         plan.text("description", &format!("what {subject} costs"));
-        plan.value("repetitions", 10)
-            .because("blocks; each holds every treatment once");
-        if let Self::Guest(look) = self {
-            plan.text("warmup", "2s")
-                .because("the load runs this long before it is measured");
-            plan.text("duration", "10s")
-                .because("the measured part of a trial");
-            plan.value("sample_hz", 2)
-                .because("readings of counters in a second");
-            plan.section("platform");
-            let keys = platform.clone().finish();
-            plan.append(&keys);
-            self.guest_workloads(&mut plan, look.as_deref());
-            fair_pair(&mut plan);
-            return plan.finish();
+        match self {
+            Self::Guest(look) => {
+                plan.append(&TEXTS.guest).append(&platform.clone().finish());
+                self.guest_workloads(&mut plan, look.as_deref());
+                plan.blank().comment(&TEXTS.fair).switched_off(&TEXTS.pair);
+            }
+            Self::Image(name) => {
+                plan.append(&TEXTS.commands)
+                    .text("image", &format!("podman:{name}"))
+                    .because("the same files on every platform")
+                    .append(&TEXTS.image);
+            }
+            Self::Command => {
+                plan.append(&TEXTS.commands).append(&TEXTS.command);
+            }
         }
-        plan.text("warmup", "0s")
-            .because("commands have warmup_runs instead");
-        if let Self::Image(name) = self {
-            plan.text("image", &format!("podman:{name}"))
-                .because("the same files on every platform");
-        }
-        for kind in ["native", "container", "qemu"] {
-            plan.section("platform").text("kind", kind);
-        }
-        plan.section("workload").text("kind", "command");
-        if let Self::Image(_) = self {
-            plan.text("ready", "tcp:80")
-                .because("when the image's own entry point serves");
-            plan.text("load", "ab -q -n 1000 -c 8 http://{target}/")
-                .because("the client, on this host");
-            plan.value("work", "{ count = 1000, unit = \"request\" }");
-            return plan.finish();
-        }
-        plan.text(
-            "load",
-            "sysbench cpu --cpu-max-prime=2000 --events=1000 run",
-        )
-        .because("in the target: there is no service");
-        plan.texts("packages", &["sysbench".to_owned()])
-            .because("of the image that all platforms share");
-        plan.value("work", "{ count = 1000, unit = \"op\" }");
-        plan.comment("\nA service and the client that loads it, instead:");
-        let mut service = PlanText::default();
-        service
-            .text(
-                "serve",
-                "redis-server --port 6379 --save '' --protected-mode no",
-            )
-            .text("ready", "tcp:6379")
-            .text(
-                "load",
-                "redis-benchmark -h {target} -t set -n 20000 -c 10 --csv",
-            )
-            .value("work", "{ count = 20000, unit = \"request\" }")
-            .texts("packages", &["redis-server".to_owned()]);
-        plan.switched_off(&service);
         plan.finish()
     }
 
@@ -332,7 +306,7 @@ impl What<'_> {
                         program.name, program.package
                     ));
                 }
-                plan.switched_off(&workload);
+                plan.switched_off(&workload.finish());
             }
         }
     }
@@ -340,36 +314,26 @@ impl What<'_> {
     /// Writes what a run does, what can go wrong, and how to undo it.
     fn explain(&self, head: &mut PlanText, trials: &str) {
         let Self::Guest(look) = self else {
-            head.comment(&format!(
-                "\nWhat a run does: {trials}. Every trial starts the command on one platform, in a cell of this host \
-                 (namespaces and control groups), and removes it. Root is needed.\n\nWhat can go wrong: a program \
-                 that is missing is named before anything starts; a load that fails is shown with the last lines \
-                 that it printed.\n\nHow to undo it: a trial leaves nothing. After a killed run: vtax restore"
-            ));
+            head.comment(&TEXTS.command_run.replace("{trials}", trials));
             return;
         };
         let size = fs::metadata("/proc/self/exe").map_or(0, |found| found.len().div_ceil(1 << 20));
         let (kind, program, _, load) = WORKLOADS
             .get(chosen(look.as_deref()))
             .unwrap_or(&WORKLOADS[0]);
-        head.comment(&format!(
-            "\nWhat a run does to the guest: {trials}, one after the other, with the load of 12 s in each.\n\
-             - It logs in by ssh as root, which leaves the line of a login in the guest's logs.\n\
-             - It copies vtax ({size} MiB) into a file of the guest's /var/tmp and removes the name at once.\n\
-             - It starts vtax there in mount and PID namespaces, with a /tmp in memory. No package is installed, no \
-             setting is changed, and no file stays.\n\
-             - It starts {} in these namespaces ({kind}), and this host sends {load}.\n\n\
-             What can go wrong:\n\
-             - The guest's own users wait longer while the load runs: begin with --quick, at a quiet hour.\n\
-             - A port that has a server already is left alone, and the trial refused.\n\
-             - A program that the guest lacks is named before anything starts; install it there yourself.\n\
-             - The guest restarts, or its connection ends: the trial is invalid, and the next one waits until the \
-             guest is back, 10 minutes at most.\n\
-             - Other work in the guest or on its host makes trials scatter: see the intervals.\n\n\
-             How to undo it: nothing is left in the guest. When the connection ends, however it ends, its kernel \
-             ends all that was started there. On this host, after a killed run: vtax restore",
-            program.name
-        ));
+        let values = [
+            ("{trials}", trials),
+            ("{size}", &size.to_string()),
+            ("{program}", program.name),
+            ("{kind}", kind),
+            ("{load}", load),
+        ];
+        let text = TEXTS.guest_run.clone();
+        head.comment(
+            &values
+                .into_iter()
+                .fold(text, |text, (from, to)| text.replace(from, to)),
+        );
     }
 }
 
@@ -380,34 +344,6 @@ fn chosen(look: Option<&GuestLook>) -> usize {
     };
     let found = WORKLOADS.iter().position(|(_, program, ..)| has(program));
     found.unwrap_or(0)
-}
-
-/// Writes a fair comparison, as comments.
-fn fair_pair(plan: &mut PlanText) {
-    plan.blank().comment(
-        "A comparison. Bare metal beside an existing guest compares two installations: the guest's kernel and \
-         distribution against those of vtax's image. For a fair pair give the other platforms the guest's own root, \
-         copied once (rsync -aAXx --numeric-ids root@GUEST:/ ROOT/). Commands alone run in an image, so the workload \
-         above goes, and the guest's own service and its client come in its place:",
-    );
-    plan.switched_off(&pair());
-}
-
-/// The platforms and the workload of a fair comparison.
-fn pair() -> PlanText {
-    let mut pair = PlanText::default();
-    for kind in ["native", "qemu"] {
-        pair.section("platform")
-            .text("kind", kind)
-            .text("image", "dir:ROOT");
-    }
-    pair.section("workload")
-        .text("kind", "command")
-        .text("serve", "/usr/sbin/SERVER --foreground")
-        .text("ready", "tcp:8080")
-        .text("load", "ab -q -n 1000 -c 8 http://{target}:8080/")
-        .value("work", "{ count = 1000, unit = \"request\" }");
-    pair
 }
 
 #[cfg(test)]
@@ -505,7 +441,7 @@ mod tests {
             .section("platform")
             .text("kind", "ssh")
             .text("ssh.to", "root@web");
-        plan.append(&pair().finish());
+        plan.append(&TEXTS.pair);
         let text = plan.finish();
         let plan = Plan::read("plan.toml", &text, &Catalogue::standard())
             .unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));

@@ -83,8 +83,8 @@ impl PlanText {
     }
 
     /// Appends lines of a plan as comments, to be used by removing the signs.
-    pub fn switched_off(&mut self, lines: &PlanText) -> &mut Self {
-        for line in lines.text.trim_matches('\n').lines() {
+    pub fn switched_off(&mut self, lines: &str) -> &mut Self {
+        for line in lines.trim_matches('\n').lines() {
             self.line(format!("# {line}").trim_end());
         }
         self
@@ -158,7 +158,7 @@ mod tests {
         let mut plan = PlanText::default();
         plan.value("repetitions", 3)
             .because("blocks")
-            .switched_off(&off);
+            .switched_off(&off.finish());
         let text = plan.finish();
         assert!(text.starts_with("repetitions = 3  "), "{text}");
         assert!(
