@@ -57,4 +57,9 @@ macro_rules! outln {
     ($($text:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-pub(crate) use {out, outln};
+/// Ends a command with an error in words.
+macro_rules! fail {
+    ($($text:tt)*) => { return Err(format!($($text)*).into()) };
+}
+
+pub(crate) use {fail, out, outln};

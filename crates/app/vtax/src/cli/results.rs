@@ -157,9 +157,6 @@ pub struct ExportArgs {
     /// The format of the output; only trials can be Parquet.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "csv")]
     pub format: ExportFormat,
-    /// Export every sample: an old spelling of `samples`.
-    #[arg(long, conflicts_with = "of", hide = true)]
-    pub samples: bool,
     /// The file to write; CSV goes to standard output without it.
     #[arg(long, short, value_name = "FILE", required_if_eq("format", "parquet"))]
     pub output: Option<PathBuf>,

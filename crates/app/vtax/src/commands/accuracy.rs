@@ -4,7 +4,7 @@
 use super::{json, plan, run, testbed};
 use crate::Outcome;
 use crate::cli::PlanRunArgs;
-use crate::output::out;
+use crate::output::{fail, out};
 use crate::progress;
 use std::path::PathBuf;
 use vtax_core::counted;
@@ -61,11 +61,10 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
         table(&[results], false)?;
     }
     if failed > 0 {
-        return Err(format!(
+        fail!(
             "{} failed; the same command runs them again",
             counted(failed, "trial")
-        )
-        .into());
+        );
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 use super::json;
 use crate::Outcome;
 use crate::cli::AdviseArgs;
-use crate::output::outln;
+use crate::output::{fail, outln};
 use crate::progress::note;
 use std::collections::BTreeSet;
 use vtax_core::{Base, Unit};
@@ -21,7 +21,7 @@ pub fn advise(arguments: &AdviseArgs) -> Outcome {
     if let Some(wanted) = &arguments.guest {
         rates.retain(|rates| rates.guest == *wanted);
         if rates.is_empty() {
-            return Err(format!("{} has no guest {wanted}", arguments.source.display()).into());
+            fail!("{} has no guest {wanted}", arguments.source.display());
         }
     }
     let advice: Vec<Advice> = rates.iter().map(advise::advise).collect();

@@ -4,7 +4,7 @@
 use crate::Outcome;
 use crate::cli::AtlasArgs;
 use crate::exit::Exit;
-use crate::output::outln;
+use crate::output::{fail, outln};
 use crate::progress::{in_words, note};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
@@ -66,12 +66,11 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
     outln!("{}", summary(&entries))?;
     outln!("page: {}", arguments.output.display())?;
     if !failed.is_empty() {
-        return Err(format!(
+        fail!(
             "{} did not run to the end: {}; the same command goes on with them",
             counted(failed.len(), "plan"),
             failed.join(", ")
-        )
-        .into());
+        );
     }
     if unusable.is_empty() {
         Ok(())

@@ -5,6 +5,7 @@ use super::run::{Share, options};
 use super::testbed;
 use crate::Outcome;
 use crate::cli::DensityArgs;
+use crate::output::fail;
 use vtax_density::cli::{execute, note_absent};
 use vtax_density::run::PlannedClimbs;
 use vtax_lab::place::Place;
@@ -20,10 +21,9 @@ pub fn run(arguments: &DensityArgs) -> Outcome {
         Place::Local if at.emulated => return in_testbed(arguments),
         Place::Local => return Ok(execute(climbs, &WORDS)?),
         Place::Ssh(host) => {
-            return Err(format!(
+            fail!(
                 "climbs run locally or in a testbed: log in to {host} and run vtax density there"
-            )
-            .into());
+            );
         }
     };
     let (mut plan, text) = climbs.read()?;

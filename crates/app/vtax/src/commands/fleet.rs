@@ -4,7 +4,7 @@
 use super::{plan, report, testbed};
 use crate::Outcome;
 use crate::cli::{Cli, Command, MergeArgs, RunArgs, ShardArgs};
-use crate::output::outln;
+use crate::output::{fail, outln};
 use crate::progress::{self, note};
 use clap::Parser;
 use std::path::{Path, PathBuf};
@@ -29,13 +29,15 @@ pub fn run(arguments: &RunArgs) -> Outcome {
         _ => plan.check_elsewhere(&format!("--fleet {engine}"))?,
     }
     if plan.stop != StopRule::Fixed {
-        return Err("a plan that stops by precision cannot be cut into shards: none of them sees the others' trials; take [stop] out and give repetitions".into());
+        fail!(
+            "a plan that stops by precision cannot be cut into shards: none of them sees the others' trials; take [stop] out and give repetitions"
+        );
     }
     let mut forwarded = super::run::forwarded(arguments, None);
     match &arguments.at.place {
         Place::Local => {}
         Place::Ssh(_) => {
-            return Err("--fleet names the machines that run the plan: leave --place out".into());
+            fail!("--fleet names the machines that run the plan: leave --place out");
         }
         Place::Testbed(_) if arguments.at.testbed.is_some() => {
             return Err(
@@ -54,10 +56,7 @@ pub fn run(arguments: &RunArgs) -> Outcome {
     let blocks = plan.repetitions;
     let shards = fleet.shards.map_or(blocks, u32::from);
     if shards > blocks {
-        return Err(format!(
-            "{shards} shards of {blocks} blocks: a block is never cut, so give at most {blocks}"
-        )
-        .into());
+        fail!("{shards} shards of {blocks} blocks: a block is never cut, so give at most {blocks}");
     }
     let image = match (&engine, &fleet.pod_image) {
         (Engine::Kubernetes, None) => {

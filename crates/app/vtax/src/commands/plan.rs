@@ -5,7 +5,7 @@ use super::{json, precision};
 use crate::Outcome;
 use crate::cli::{PlanCheckArgs, PlanKeysArgs, PlanNewArgs};
 use crate::exit::NeedsRoot;
-use crate::output::{out, outln};
+use crate::output::{fail, out, outln};
 use crate::progress::{in_words, note};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -148,7 +148,7 @@ pub fn new(arguments: &PlanNewArgs) -> Outcome {
         return Ok(());
     };
     if path.symlink_metadata().is_ok() {
-        return Err(format!("{} exists: name a new file with -o", path.display()).into());
+        fail!("{} exists: name a new file with -o", path.display());
     }
     vtax_files::write(path, new.text.as_bytes())?;
     note(&format!(
@@ -164,11 +164,10 @@ pub fn check(arguments: &PlanCheckArgs) -> Outcome {
     if density::Plan::is_meant(&text) {
         let plan = density::Plan::read(&path.display().to_string(), &text, quick)?;
         if !arguments.results.is_empty() {
-            return Err(format!(
+            fail!(
                 "{} is a plan of climbs, which have no blocks to compare: --results is for plans of `vtax run`",
                 path.display()
-            )
-            .into());
+            );
         }
         return show_density(&plan, as_json);
     }
@@ -357,7 +356,7 @@ pub fn keys(arguments: &PlanKeysArgs) -> Outcome {
         let text = filter.to_lowercase();
         all.retain_mut(|keys| keys.filter(&text));
         if all.is_empty() {
-            return Err(format!("no key, platform or workload has `{filter}` in it").into());
+            fail!("no key, platform or workload has `{filter}` in it");
         }
     }
     if arguments.format.is_json() {

@@ -4,7 +4,7 @@
 use super::report;
 use crate::Outcome;
 use crate::cli::PlanCheckArgs;
-use crate::output::outln;
+use crate::output::{fail, outln};
 use crate::progress::in_words;
 use serde::Serialize;
 use std::error::Error;
@@ -78,17 +78,15 @@ pub fn estimate(
     let (common, missing): (Vec<_>, Vec<_>) = planned.iter().partition(is_common);
     let at = results.path().display();
     if common.is_empty() {
-        return Err(format!(
+        fail!(
             "{at} has no treatment of {}: give results of this plan",
             arguments.plan.display()
-        )
-        .into());
+        );
     }
     if analysis.counts.counted == 0 {
-        return Err(format!(
+        fail!(
             "no trial of {at} counts, so nothing can be estimated: `vtax report {at}` gives the reasons"
-        )
-        .into());
+        );
     }
     let block_seconds: f64 = planned
         .iter()
@@ -116,7 +114,7 @@ pub fn estimate(
         let reason = reasons
             .next()
             .unwrap_or("no treatment of them has a baseline that counts");
-        return Err(format!("cannot estimate the blocks from {at}: {reason}").into());
+        fail!("cannot estimate the blocks from {at}: {reason}");
     }
     let needed = comparisons.iter().map(|row| {
         if row.repetition == "block" {
@@ -147,21 +145,19 @@ fn earlier_plan(
 ) -> Result<Plan, Box<dyn Error>> {
     let at = results.path();
     if vtax_density::run::is_density(results) {
-        return Err(format!(
+        fail!(
             "{} has climbs of `vtax density`: give results of `vtax run`",
             at.display()
-        )
-        .into());
+        );
     }
     let run = results.run();
     if run.name != plan.name {
-        return Err(format!(
+        fail!(
             "{} has results of another plan, {}: give results of {}",
             at.display(),
             run.name,
             plan.name
-        )
-        .into());
+        );
     }
     let file = at.join("plan.toml");
     let earlier = Plan::read(

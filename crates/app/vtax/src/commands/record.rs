@@ -6,7 +6,7 @@ use super::json;
 use crate::Outcome;
 use crate::cli::CompareArgs;
 use crate::cli::RecordArgs;
-use crate::output::{cannot_write_to, out, outln};
+use crate::output::{cannot_write_to, fail, out, outln};
 use std::error::Error;
 use std::io::BufWriter;
 use std::path::Path;
@@ -70,10 +70,10 @@ pub fn compare(
     arguments: &CompareArgs,
 ) -> Result<(RunComparison, Vec<JudgedGate>), Box<dyn Error>> {
     let [before, after] = arguments.results.as_slice() else {
-        return Err("give two recordings: BEFORE AFTER".into());
+        fail!("give two recordings: BEFORE AFTER");
     };
     if arguments.of == crate::cli::HistoryOf::Tax {
-        return Err("a recording has no baseline and so no tax: leave out --of".into());
+        fail!("a recording has no baseline and so no tax: leave out --of");
     }
     let read = |path: &Path| -> Result<Recording, Box<dyn Error>> {
         if vtax_record::store::is_recording(path) {

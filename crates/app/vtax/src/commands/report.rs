@@ -9,7 +9,7 @@ use crate::cli::{
     SurveyArgs,
 };
 use crate::exit::{NeedsRoot, is_io};
-use crate::output::{cannot_write, cannot_write_to, out, outln};
+use crate::output::{cannot_write, cannot_write_to, fail, out, outln};
 use crate::progress::note;
 use rustix::termios::tcgetwinsize;
 use std::error::Error;
@@ -71,7 +71,7 @@ fn draw(directories: &[PathBuf], formats: &[svg::FigureFormat], into: Option<&Pa
     if let [only] = directories
         && store::is_recording(only)
     {
-        return Err("the figures of a recording are in its report.html only".into());
+        fail!("the figures of a recording are in its report.html only");
     }
     let (results, figures) = match directories {
         [only] if vtax_density::run::is_density(&ResultsDir::open(only)?) => {
@@ -204,11 +204,10 @@ pub fn history(arguments: &HistoryArgs) -> Outcome {
             [] => "a headline number".to_owned(),
             some => format!("a number of {}", some.join(", ")),
         };
-        return Err(format!(
+        fail!(
             "no run that counts has {what} to follow: `vtax report RESULTS --json` lists the metrics of each, and \
              --of cost follows treatments without a baseline"
-        )
-        .into());
+        );
     }
     if let Some(path) = &arguments.output {
         let mut output = vtax_files::output(path)?;
@@ -234,7 +233,7 @@ pub fn survey(arguments: &SurveyArgs) -> Outcome {
     for path in &arguments.results {
         let below = survey::directories(path)?;
         if below.is_empty() {
-            return Err(format!("{} has no results directory in it", path.display()).into());
+            fail!("{} has no results directory in it", path.display());
         }
         found.extend(below);
     }
@@ -259,25 +258,20 @@ pub fn export(arguments: &ExportArgs) -> Outcome {
         };
     }
     let results = ResultsDir::open(&arguments.results)?;
-    let of = if arguments.samples {
-        note("vtax: --samples is an old spelling: use vtax export DIR samples");
-        ExportOf::Samples
-    } else {
-        arguments.of
-    };
+    let of = arguments.of;
     let unreadable = match (arguments.format, &arguments.output) {
         (ExportFormat::Parquet, _) if of == ExportOf::Comparisons => {
-            return Err("comparisons are exported as CSV".into());
+            fail!("comparisons are exported as CSV");
         }
         (ExportFormat::Parquet, _) if of == ExportOf::Shifts => {
-            return Err("shift functions are exported as CSV".into());
+            fail!("shift functions are exported as CSV");
         }
         (ExportFormat::Parquet, _) if of == ExportOf::Samples => {
-            return Err("samples are Parquet already: each trial's samples.parquet".into());
+            fail!("samples are Parquet already: each trial's samples.parquet");
         }
         (ExportFormat::Parquet, Some(path)) => export::parquet(&results, path)?,
         (ExportFormat::Parquet, None) => {
-            return Err("Parquet needs a file: give --output FILE".into());
+            fail!("Parquet needs a file: give --output FILE");
         }
         (ExportFormat::Csv, Some(path)) => {
             let mut output = vtax_files::output(path)?;

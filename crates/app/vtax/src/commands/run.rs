@@ -6,7 +6,7 @@ use super::{GatesNotPassed, NothingCounts, dry_run, json, one_liner, plan, repor
 use crate::Outcome;
 use crate::cli::{PlaceArgs, PlanRunArgs, RestoreArgs, RunArgs};
 use crate::exit::NeedsRoot;
-use crate::output::outln;
+use crate::output::{fail, outln};
 use crate::progress::{self, in_words, note};
 use rustix::process::geteuid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,12 +48,9 @@ pub fn check_root(at: &PlaceArgs, planned: &Planned<'_>) -> Outcome {
             Ok(())
         }
         Place::Local => {
+            let catalogue = planned.catalogue;
             let mut guests = planned.treatments.iter().flat_map(PlannedTreatment::guests);
-            let is_made = guests.any(|guest| {
-                let platform = planned.catalogue.platform(guest.platform_kind);
-                platform.is_none_or(|platform| !platform.is_external(guest.settings))
-            });
-            if is_made {
+            if !guests.all(|guest| catalogue.is_external(guest.platform_kind, guest.settings)) {
                 NeedsRoot::check_capabilities("a run makes namespaces, mounts and control groups")?;
             }
             Ok(())
@@ -190,7 +187,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
     };
     if let Some(failed) = failed {
         let reason = most_frequent_failure(&analysis);
-        return Err(format!("{failed}{reason}").into());
+        fail!("{failed}{reason}");
     }
     if is_whole {
         judge(&analysis, arguments.format.is_json())
