@@ -9,7 +9,7 @@ use std::fs;
 use vtax_core::metric::{self, Better, FAMILIES, METRICS, Measure, Metric};
 use vtax_host::settings::Parameter;
 use vtax_lab::plan::Catalogue;
-use vtax_lab::reasons::REASONS;
+use vtax_lab::reasons;
 use vtax_testkit::workspace;
 
 /// The start of a page: its title, what it lists, and how it is made.
@@ -173,7 +173,7 @@ fn reasons() -> String {
         "A suspect trial does not count and runs again. A disturbed one counts. `vtax explain NAME` prints one of these.",
     );
     page.push_str("\n| name | effect | because | source | remedy |\n|---|---|---|---|---|\n");
-    for one in REASONS {
+    for one in reasons::all() {
         let effect = if one.is_suspect {
             "suspect"
         } else {
@@ -183,9 +183,9 @@ fn reasons() -> String {
             page,
             "| `{}` | {effect} | {} | {} | {} |",
             one.name,
-            cell(one.because),
-            cell(one.source),
-            cell(one.remedy)
+            cell(&one.because),
+            cell(&one.source),
+            cell(&one.remedy)
         )
         .unwrap();
     }

@@ -164,13 +164,13 @@ fn of_reason(reason: &Reason) -> Explanation {
     };
     Explanation {
         kind: "reason",
-        name: reason.name.to_owned(),
+        name: reason.name.clone(),
         parts: vec![
             ("text", reason.words.join(" …; ")),
             ("effect", effect.to_owned()),
-            ("because", reason.because.to_owned()),
-            ("source", reason.source.to_owned()),
-            ("remedy", reason.remedy.to_owned()),
+            ("because", reason.because.clone()),
+            ("source", reason.source.clone()),
+            ("remedy", reason.remedy.clone()),
         ],
     }
 }
