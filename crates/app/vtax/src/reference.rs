@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::fs;
 use vtax_core::metric::{self, Better, FAMILIES, METRICS, Measure, Metric};
 use vtax_host::settings::Parameter;
-use vtax_lab::plan::Catalogue;
+use vtax_lab::plan::{Catalogue, keys};
 use vtax_lab::reasons;
 use vtax_testkit::workspace;
 
@@ -103,10 +103,15 @@ fn add_parameters(page: &mut String, parameters: &[Parameter]) {
 fn plan_keys() -> String {
     let mut page = start(
         "Keys of plans",
-        "Settings of trials, platforms and workloads. Each can be a factor, a setting of all trials, or a setting of one\n\
-         platform or workload: [plans](plans.md). `vtax plan keys FILTER` prints the same.",
+        "The keys of a plan itself, and the settings of trials, platforms and workloads. Each setting can be a factor, a setting\n\
+         of all trials, or a setting of one platform or workload: [plans](plans.md). `vtax plan keys FILTER` prints the settings.",
     );
     let catalogue = Catalogue::standard();
+    for (owner, own) in keys::ALL {
+        let title = owner.replacen("the plan", "The plan", 1);
+        write!(page, "\n## {title}\n").unwrap();
+        add_parameters(&mut page, own);
+    }
     page.push_str("\n## Every trial\n");
     add_parameters(&mut page, &catalogue.shared);
     for platform in catalogue.platforms {

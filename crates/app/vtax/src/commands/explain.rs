@@ -5,12 +5,12 @@ use super::report::width;
 use super::{json, plan};
 use crate::Outcome;
 use crate::cli::ExplainArgs;
-use crate::output::outln;
+use crate::output::{fail, outln};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use vtax_core::metric::{self, Better, FAMILIES, METRICS, Measure, Metric};
 use vtax_host::settings::Parameter;
-use vtax_lab::plan::Catalogue;
+use vtax_lab::plan::{Catalogue, keys};
 use vtax_lab::reasons::{self, Reason};
 
 /// The explanation of one name.
@@ -26,13 +26,12 @@ pub fn run(arguments: &ExplainArgs) -> Outcome {
     let text = arguments.words.join(" ");
     let found = explain(&text, &Catalogue::standard());
     if found.is_empty() {
-        return Err(format!(
+        fail!(
             "`{text}` is no metric, setting or reason that vtax has{}: `vtax plan keys {}` searches the settings, and \
              `vtax report RESULTS --json` has the metrics of a run",
             nearest(&text),
             text.split('.').next_back().unwrap_or_default()
-        )
-        .into());
+        );
     }
     if arguments.format.is_json() {
         return json(&found);
@@ -126,6 +125,9 @@ fn settings(key: &str, catalogue: &Catalogue) -> Vec<Explanation> {
             owners.push(of.clone());
         }
     };
+    for (owner, own) in keys::ALL {
+        add(own, owner.to_owned());
+    }
     add(&catalogue.shared, "every trial".to_owned());
     for platform in catalogue.platforms {
         add(
