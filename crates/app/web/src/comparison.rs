@@ -2,11 +2,14 @@
 //! The table of a comparison of runs, as `vtax compare` prints it.
 
 use crate::analyses::Analyses;
+use crate::curves::Panel;
 use crate::error::RequestError;
+use crate::notes::Note;
 use crate::results::Results;
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::sync::Arc;
-use vtax_report::analysis::Analysis;
+use vtax_report::analysis::{Analysis, Comparison};
 use vtax_report::compare;
 use vtax_results::stats::Verdict;
 
@@ -40,22 +43,20 @@ impl Analyses {
         let others: Vec<&Analysis> = others.iter().map(AsRef::as_ref).collect();
         let compared = compare::compare(first, &others);
         let rows = compare::side_by_side(&compared.others, |row| all || row.is_shown());
-        let rows = rows.into_iter().map(|(first, row)| ComparisonRow {
-            treatment: first.treatment.clone(),
-            metric: first.metric.clone(),
-            title: first.title.clone(),
-            cells: row.into_iter().map(|cell| cell.map(Cell::of)).collect(),
+        let rows = rows.into_iter().map(|(first, row)| {
+            let cells = row.into_iter().map(|row| row.map(cell));
+            json!({
+                "treatment": first.treatment,
+                "metric": first.metric,
+                "title": first.title,
+                "cells": cells.collect::<Vec<_>>(),
+            })
         });
+        let runs = dirs.iter().zip(&analyses);
+        let runs =
+            runs.map(|(dir, run)| json!({ "dir": dir, "name": run.name, "started": run.started }));
         Ok(ComparisonTable {
-            runs: dirs
-                .iter()
-                .zip(&analyses)
-                .map(|(dir, run)| RunHeading {
-                    dir: dir.clone(),
-                    name: run.name.clone(),
-                    started: run.started.clone(),
-                })
-                .collect(),
+            runs: runs.collect(),
             rows: rows.collect(),
             only_first: (compared.others.iter())
                 .map(|run| run.only_first.clone())
@@ -64,6 +65,8 @@ impl Analyses {
                 .map(|run| run.only_here.clone())
                 .collect(),
             cautions: compared.cautions,
+            notes: Vec::new(),
+            panels: Vec::new(),
         })
     }
 }
@@ -72,55 +75,30 @@ impl Analyses {
 #[derive(Debug, Serialize)]
 pub struct ComparisonTable {
     /// The runs; the first is the one that the others are compared with.
-    runs: Vec<RunHeading>,
-    rows: Vec<ComparisonRow>,
+    runs: Vec<Value>,
+    /// Each has a cell for each run but the first; none where the run lacks this row.
+    rows: Vec<Value>,
     /// For each of the other runs, the treatments that it lacks.
     only_first: Vec<Vec<String>>,
     /// For each of the other runs, the treatments that the first run lacks.
     only_here: Vec<Vec<String>>,
     cautions: Vec<String>,
+    /// The notes of each run.
+    pub notes: Vec<Vec<Note>>,
+    /// The curves of the runs.
+    pub panels: Vec<Panel>,
 }
 
-#[derive(Debug, Serialize)]
-struct RunHeading {
-    dir: String,
-    name: String,
-    started: String,
-}
-
-#[derive(Debug, Serialize)]
-struct ComparisonRow {
-    treatment: String,
-    metric: String,
-    title: String,
-    /// One for each run but the first; none where the run lacks this row.
-    cells: Vec<Option<Cell>>,
-}
-
-#[derive(Debug, Serialize)]
-struct Cell {
-    words: Option<String>,
-    ratio: Option<f64>,
-    interval: Option<(f64, f64)>,
-    different: bool,
-    verdict: &'static str,
-    repetitions: Option<String>,
-    source: String,
-    note: Option<String>,
-}
-
-impl Cell {
-    fn of(row: &vtax_report::analysis::Comparison) -> Self {
-        let interval = row.interval();
-        Self {
-            words: row.ratio_in_words(),
-            ratio: row.ratio,
-            interval: interval.map(|interval| (interval.low, interval.high)),
-            different: row.judgement.verdict == Verdict::Different,
-            verdict: row.judgement.verdict.words(),
-            repetitions: row.repetitions(),
-            source: row.source.words(row.modelled),
-            note: row.note.clone(),
-        }
-    }
+fn cell(row: &Comparison) -> Value {
+    let interval = row.interval();
+    json!({
+        "words": row.ratio_in_words(),
+        "ratio": row.ratio,
+        "interval": interval.map(|interval| (interval.low, interval.high)),
+        "different": row.judgement.verdict == Verdict::Different,
+        "verdict": row.judgement.verdict.words(),
+        "repetitions": row.repetitions(),
+        "source": row.source.words(row.modelled),
+        "note": row.note,
+    })
 }

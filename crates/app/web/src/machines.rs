@@ -2,15 +2,14 @@
 //! The state of NICs and populations of micro VMs, requested over their own interfaces: from a `vtax nic` over its
 //! operator's socket, from a `vtax mvm run` over HTTP.
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use vtax_nic::control::api::{Change, PortInfo, Request, Response};
-use vtax_nic::telemetry::PortSnapshot;
+use vtax_nic::control::api::{Change, Request, Response};
 
 /// The limit of a connection, a request and its response each.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -23,39 +22,6 @@ pub struct Machines {
     pub nics: Vec<PathBuf>,
     /// The addresses of `vtax mvm run --listen`.
     pub populations: Vec<SocketAddr>,
-}
-
-/// The present state of all NICs and populations.
-#[derive(Debug, Serialize)]
-pub struct MachineList {
-    nics: Vec<Nic>,
-    populations: Vec<Population>,
-}
-
-/// One NIC.
-#[derive(Debug, Serialize)]
-struct Nic {
-    socket: String,
-    /// The reason why there is no state; none where there is one.
-    error: Option<String>,
-    /// The time of the state, in ns on the monotonic clock.
-    at_ns: u64,
-    ports: Vec<Port>,
-}
-
-#[derive(Debug, Serialize)]
-struct Port {
-    info: PortInfo,
-    stats: Option<PortSnapshot>,
-}
-
-/// One population of micro VMs.
-#[derive(Debug, Serialize)]
-struct Population {
-    address: String,
-    error: Option<String>,
-    /// Its own status document.
-    status: Option<Value>,
 }
 
 /// A change of a port's budget: new values, or the removal of the override.
@@ -122,22 +88,25 @@ pub enum MachineError {
 }
 
 impl Machines {
-    /// Requests the state of all NICs and populations.
-    pub fn list(&self) -> MachineList {
+    /// Requests the state of all NICs and populations; each without an answer has the reason.
+    pub fn list(&self) -> Value {
         let populations = self.populations.iter().map(|address| {
             let address = *address;
-            let status =
-                status(address).map_err(|cause| MachineError::NoPopulation { address, cause });
-            Population {
-                address: address.to_string(),
-                error: status.as_ref().err().map(ToString::to_string),
-                status: status.ok(),
-            }
+            let status = status(address).map_err(|cause| {
+                let error = MachineError::NoPopulation { address, cause };
+                error.to_string()
+            });
+            json!({
+                "address": address.to_string(),
+                "error": status.as_ref().err(),
+                // Its own status document.
+                "status": status.as_ref().ok(),
+            })
         });
-        MachineList {
-            nics: self.nics.iter().map(|socket| nic(socket)).collect(),
-            populations: populations.collect(),
-        }
+        json!({
+            "nics": self.nics.iter().map(|socket| nic(socket)).collect::<Vec<_>>(),
+            "populations": populations.collect::<Vec<_>>(),
+        })
     }
 
     /// Sets a port's budget, never above the operator's cap.
@@ -173,28 +142,27 @@ impl Machines {
     }
 }
 
-fn nic(socket: &Path) -> Nic {
-    let read = || -> Result<(u64, Vec<Port>), MachineError> {
+fn nic(socket: &Path) -> Value {
+    let read = || -> Result<(u64, Vec<Value>), MachineError> {
         let infos = ask(socket, &Request::List { port: None })?;
-        let mut stats = ask(socket, &Request::Stats { port: None })?;
-        let ports = infos.ports.into_iter().map(|info| {
-            let own = stats.stats.iter().position(|one| one.port == info.port);
-            let stats = own.map(|at| stats.stats.swap_remove(at));
-            Port { info, stats }
+        let stats = ask(socket, &Request::Stats { port: None })?;
+        let ports = infos.ports.iter().map(|info| {
+            let own = stats.stats.iter().find(|one| one.port == info.port);
+            json!({ "info": info, "stats": own })
         });
-        let ports = ports.collect();
-        Ok((stats.at_ns, ports))
+        Ok((stats.at_ns, ports.collect()))
     };
     let (error, (at_ns, ports)) = match read() {
         Ok(state) => (None, state),
         Err(error) => (Some(error.to_string()), (0, Vec::new())),
     };
-    Nic {
-        socket: socket.display().to_string(),
-        error,
-        at_ns,
-        ports,
-    }
+    json!({
+        "socket": socket.display().to_string(),
+        "error": error,
+        // On the monotonic clock.
+        "at_ns": at_ns,
+        "ports": ports,
+    })
 }
 
 /// Sends a request as `vtax nic ctl` does, with a timeout.

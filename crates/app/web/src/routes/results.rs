@@ -3,7 +3,7 @@
 
 use crate::access;
 use crate::app_state::AppState;
-use crate::comparison::MAX_COMPARED;
+use crate::comparison::{ComparisonTable, MAX_COMPARED};
 use crate::curves::{Curves, Panel};
 use crate::error::RequestError;
 use crate::findings::Findings;
@@ -15,7 +15,6 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 type Pairs = Params<Vec<(String, String)>>;
 
@@ -42,18 +41,13 @@ pub async fn compare(State(app): State<AppState>, query: Pairs) -> Answer {
 }
 
 /// A comparison with its curves and notes.
-fn comparison(app: &AppState, dirs: &[String], all: bool) -> Result<Value, RequestError> {
-    let table = app.analyses.compare(&app.results, dirs, all)?;
-    let mut value = serde_json::to_value(table)?;
-    if let Some(fields) = value.as_object_mut() {
-        let notes: Vec<_> = dirs
-            .iter()
-            .map(|dir| Ok(notes::read(app.results.open(dir)?.dir())))
-            .collect::<Result<_, RequestError>>()?;
-        fields.insert("notes".to_owned(), json!(notes));
-        fields.insert("panels".to_owned(), json!(panels(app, dirs)?));
+fn comparison(app: &AppState, dirs: &[String], all: bool) -> Result<ComparisonTable, RequestError> {
+    let mut table = app.analyses.compare(&app.results, dirs, all)?;
+    for dir in dirs {
+        table.notes.push(notes::read(app.results.open(dir)?.dir()));
     }
-    Ok(value)
+    table.panels = panels(app, dirs)?;
+    Ok(table)
 }
 
 fn panels(app: &AppState, dirs: &[String]) -> Result<Vec<Panel>, RequestError> {
@@ -93,7 +87,12 @@ pub async fn findings(State(app): State<AppState>, Params(query): Params<RunQuer
 /// The comparison as one self-contained file.
 pub async fn shared(State(app): State<AppState>, query: Pairs) -> Answer {
     let (dirs, all) = selection(query);
-    let page = analyse(move || Ok(share::page(&comparison(&app, &dirs, all)?))).await?;
+    let page = analyse(move || {
+        Ok(share::page(&serde_json::to_value(comparison(
+            &app, &dirs, all,
+        )?)?))
+    })
+    .await?;
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
         (header::CONTENT_SECURITY_POLICY, access::REPORT),
