@@ -56,13 +56,13 @@ keys! {
     PLAN {
         "name": Text("name"), [] "its name, also that of the results directory: letters, digits and -_.+";
         "description": Text("text"), [] "its purpose, in a sentence";
-        "seed": Integer(0, i64::MAX), ["1"] "of the order of trials: the same seed gives the same order";
+        "seed": Integer(0, i64::MAX), ["1"] "the seed of the order of trials: the same seed gives the same order";
         "repetitions": BLOCKS, ["5"] "blocks, each of which holds every treatment once";
         "seeds": BLOCKS, [] "in place of `repetitions`: in the testbed each block has a seed of its own";
         "draws": BLOCKS, [] "in place of `repetitions`: each block has a seed and a draw of its own";
         "warmup": Text(ANY_TIME), ["2s"] "how long a load runs before it is measured";
         "duration": Text(WINDOW), ["10s"] "the measured window of loads of a fixed duration";
-        "order": Choice(&["interleaved", "sequential"]), ["interleaved"] "of trials; `sequential` is for debugging a plan";
+        "order": Choice(&["interleaved", "sequential"]), ["interleaved"] "the order of trials; `sequential` is for debugging a plan";
         "sample_hz": Number(0.1, 50.0), ["1"] "readings of the counters in a second";
         "idle": Text(ANY_TIME), ["5s"] "the idle phase before each block, with a meter of this host; `0s`: none";
         "meters": Text("list of names"), [] "the meters to read, such as `[\"auto\"]`, the default";
@@ -86,7 +86,7 @@ keys! {
     }
     /// The keys of `[stop]`.
     STOP {
-        "rule": Choice(&["fixed", "precision"]), [] "`fixed`: all blocks run; `precision`: until intervals are narrow";
+        "rule": Choice(&["fixed", "precision"]), [] "`fixed`: all blocks run; `precision`: blocks run until intervals are narrow";
         "metric": Text("metric"), ["cpu.per_work"] "the metric whose interval decides";
         "width": Number(0.001, 1.0), ["0.05"] "the wanted half width of each interval, relative to the mean";
         "minimum": Integer(2, 100_000), ["5"] "blocks that run in any case";
