@@ -129,15 +129,12 @@ impl Access {
             .filter_map(|line| line.to_str().ok())
             .flat_map(|line| line.split(';'))
             .find_map(|cookie| cookie.trim().strip_prefix(&name));
-        let of = |token: &Option<Token>| {
+        let shows = |token: &Option<Token>, purpose: &str, shown: Option<&str>| {
             let token = token.as_ref().zip(shown);
-            token.is_some_and(|(token, shown)| token.is_derived(FOR_COOKIE, shown))
+            token.is_some_and(|(token, shown)| token.is_derived(purpose, shown))
         };
-        let has_key = |token: &Option<Token>| {
-            let token = token.as_ref().zip(text(KEY));
-            token.is_some_and(|(token, shown)| token.is_derived(FOR_KEY, shown))
-        };
-        if of(&self.operator) && has_key(&self.operator) {
+        let of = |token: &Option<Token>| shows(token, FOR_COOKIE, shown);
+        if of(&self.operator) && shows(&self.operator, FOR_KEY, text(KEY)) {
             Role::Operator
         } else if of(&self.operator) || of(&self.watcher) || !self.closed {
             Role::Watcher

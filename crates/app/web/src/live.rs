@@ -7,14 +7,15 @@
 use crate::history::{
     GUEST, HOST, History, Point, Series, Span, guest_point, guests, host_point, sum,
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use vtax_charge::{ChargedGuest, LedgerSnapshot};
 use vtax_charge::{Ledger, Stage};
-use vtax_core::{Nanoseconds, Source};
+use vtax_core::Nanoseconds;
 use vtax_serve::top::{Key, Rates, Row, Sort};
 
 /// The number of guests with rows of their own in an update.
@@ -103,8 +104,9 @@ impl Live {
         if let Some(written) = state.written.get(view) {
             return Some(Arc::clone(written));
         }
-        let update = Update::of(state.last.as_ref()?, &state, view);
-        let text: Arc<str> = serde_json::to_string(&update).ok()?.into();
+        let text: Arc<str> = update(state.last.as_ref()?, &state, view)
+            .to_string()
+            .into();
         state.written.insert(view.clone(), Arc::clone(&text));
         Some(text)
     }
@@ -174,7 +176,7 @@ fn document<const N: usize>(
                 .collect()
         })
         .collect();
-    let document = serde_json::json!({
+    let document = json!({
         "tick": tick,
         "name": of.map(|(name, _)| name),
         "platform": of.map(|(_, platform)| platform),
@@ -216,121 +218,54 @@ fn csv<const N: usize>(names: &[&str; N], series: &Series<N>, (from, to): (f64, 
     text
 }
 
+/// A guest in an update.
+fn guest_row(row: &Row) -> Value {
+    json!({
+        "number": row.number.unwrap_or(0),
+        "name": row.name,
+        "platform": row.platform,
+        "hidden": row.hidden_percent.map(rounded),
+        "values": shorts(&guest_point(row)),
+    })
+}
+
 /// An update of a page.
-#[derive(Debug, Serialize)]
-struct Update {
-    /// The number of the interval.
-    tick: u64,
-    at: f64,
-    span: f64,
-    /// The host's point.
-    point: Vec<Option<f64>>,
-    /// The point of ten seconds that this interval completed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    coarse: Option<Vec<Option<f64>>>,
-    /// The number of guests.
-    guests: usize,
-    /// The number of those that the view selects.
-    matching: usize,
-    rows: Vec<GuestRow>,
-    /// The sum of the selected guests without a row.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rest: Option<Vec<Option<f64>>>,
-    method: &'static str,
-    softirq_source: Source,
-    energy_covers: Option<String>,
-    energy_source: Option<Source>,
-    problems: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    guest: Option<Detail>,
-}
-
-#[derive(Debug, Serialize)]
-struct GuestRow {
-    number: u32,
-    name: String,
-    platform: &'static str,
-    hidden: Option<f64>,
-    values: Vec<Option<f64>>,
-}
-
-impl GuestRow {
-    fn of(row: &Row) -> Self {
-        Self {
-            number: row.number.unwrap_or(0),
-            name: row.name.clone(),
-            platform: row.platform,
-            hidden: row.hidden_percent.map(rounded),
-            values: shorts(&guest_point(row)),
-        }
-    }
-}
-
-/// The detail of one guest, in percent of one processor in the interval.
-#[derive(Debug, Serialize)]
-struct Detail {
-    #[serde(flatten)]
-    row: GuestRow,
-    manager: Option<&'static str>,
-    uuid: Option<String>,
-    /// The time that the kernel books on the guest's threads and processes.
-    booked: f64,
-    /// Soft interrupts for the guest's devices, wherever they ran.
-    moved_to: f64,
-    /// Soft interrupts for any device that ran in the guest's time and were subtracted from it.
-    taken_from: f64,
-    /// The other guests in whose time soft interrupts ran, the most first.
-    contexts: Vec<Context>,
-    /// Soft interrupts of all guests in the time of no guest.
-    elsewhere: f64,
-    /// The processor time since the server started.
-    total_cpu_seconds: f64,
-    total_joules: Option<f64>,
-}
-
-#[derive(Debug, Serialize)]
-struct Context {
-    number: u32,
-    name: String,
-    percent: f64,
-}
-
-impl Update {
-    fn of(last: &LastInterval, state: &State, view: &View) -> Self {
-        let snapshot = &last.snapshot;
-        let sort = Sort {
-            key: view.sort.parse().unwrap_or(Key::Cpu),
-            reversed: view.reversed,
-        };
-        let rates = Rates::of(snapshot, sort);
-        let wanted = view.find.to_lowercase();
-        let matches = |name: &str| wanted.is_empty() || name.to_lowercase().contains(&wanted);
-        let mut matching = guests(&rates).filter(|row| matches(&row.name));
-        let rows: Vec<GuestRow> = matching.by_ref().take(MAX_ROWS).map(GuestRow::of).collect();
-        let mut others = 0;
-        let rest = sum(matching.inspect(|_| others += 1).map(guest_point));
-        let mut problems = snapshot.problems.clone();
-        problems.extend(state.failure.clone());
-        Self {
-            tick: state.history.ticks(),
-            at: seconds(snapshot),
-            span: rates.interval_seconds,
-            point: shorts(&host_point(&rates)),
-            coarse: last.coarse.as_ref().map(shorts),
-            guests: snapshot.guests.len(),
-            matching: rows.len() + others,
-            rows,
-            rest: (others > 0).then(|| shorts(&rest)),
-            method: rates.method,
-            softirq_source: rates.softirq_source,
-            energy_covers: rates.energy_covers.clone(),
-            energy_source: rates.energy_source,
-            problems,
-            guest: view
-                .guest
-                .and_then(|number| Detail::of(snapshot, &rates, number)),
-        }
-    }
+fn update(last: &LastInterval, state: &State, view: &View) -> Value {
+    let snapshot = &last.snapshot;
+    let sort = Sort {
+        key: view.sort.parse().unwrap_or(Key::Cpu),
+        reversed: view.reversed,
+    };
+    let rates = Rates::of(snapshot, sort);
+    let wanted = view.find.to_lowercase();
+    let matches = |name: &str| wanted.is_empty() || name.to_lowercase().contains(&wanted);
+    let mut matching = guests(&rates).filter(|row| matches(&row.name));
+    let rows: Vec<Value> = matching.by_ref().take(MAX_ROWS).map(guest_row).collect();
+    let mut others = 0;
+    let rest = sum(matching.inspect(|_| others += 1).map(guest_point));
+    let mut problems = snapshot.problems.clone();
+    problems.extend(state.failure.clone());
+    let detail = |number| detail(snapshot, &rates, number);
+    json!({
+        // The number of the interval, its end in seconds since 1970, and its length in seconds.
+        "tick": state.history.ticks(),
+        "at": seconds(snapshot),
+        "span": rates.interval_seconds,
+        // The host's point, and the point of ten seconds that this interval completed.
+        "point": shorts(&host_point(&rates)),
+        "coarse": last.coarse.as_ref().map(shorts),
+        "guests": snapshot.guests.len(),
+        // The guests that the view selects, and the sum of those without a row.
+        "matching": rows.len() + others,
+        "rows": rows,
+        "rest": (others > 0).then(|| shorts(&rest)),
+        "method": rates.method,
+        "softirq_source": rates.softirq_source,
+        "energy_covers": rates.energy_covers,
+        "energy_source": rates.energy_source,
+        "problems": problems,
+        "guest": view.guest.and_then(detail),
+    })
 }
 
 fn rounded(value: f64) -> f64 {
@@ -345,60 +280,63 @@ fn taken(ledger: &Ledger, number: u32) -> Nanoseconds {
         .unwrap_or_default()
 }
 
-impl Detail {
-    fn of(snapshot: &LedgerSnapshot, rates: &Rates, number: u32) -> Option<Self> {
-        let guest: &ChargedGuest = snapshot.guests.iter().find(|one| one.number == number)?;
-        let row = guests(rates).find(|row| row.number == Some(number))?;
-        let ledger = &snapshot.ledger;
-        let percent = |time: Nanoseconds| {
-            let share = time.as_secs_f64() / ledger.span.as_secs_f64().max(1e-9);
-            rounded(share * 100.0)
-        };
-        let mut contexts: Vec<(Nanoseconds, &ChargedGuest)> = snapshot
-            .guests
-            .iter()
-            .map(|other| (taken(ledger, other.number), other))
-            .filter(|(time, _)| time.0 > 0)
-            .collect();
-        contexts.sort_by(|(a, one), (b, other)| b.cmp(a).then(one.number.cmp(&other.number)));
-        let in_guests = contexts
-            .iter()
-            .fold(Nanoseconds(0), |sum, (time, _)| sum + *time);
-        let softirqs = snapshot
-            .guests
-            .iter()
-            .fold(ledger.host_softirq, |sum, one| {
-                sum + one.used.stages.get(Stage::Softirq)
-            });
-        contexts.retain(|(_, other)| other.number != number);
-        contexts.truncate(MAX_CONTEXTS);
-        let booked = ledger.row(number).map_or(Nanoseconds(0), |row| row.booked);
-        Some(Self {
-            row: GuestRow::of(row),
-            manager: guest.manager,
-            uuid: guest.uuid.clone(),
-            booked: percent(booked),
-            moved_to: percent(guest.used.stages.get(Stage::Softirq)),
-            taken_from: percent(taken(ledger, number)),
-            contexts: contexts
-                .into_iter()
-                .map(|(time, other)| Context {
-                    number: other.number,
-                    name: other.name.clone(),
-                    percent: percent(time),
-                })
-                .collect(),
-            elsewhere: percent(softirqs.saturating_since(in_guests)),
-            total_cpu_seconds: guest.total.stages.total().as_secs_f64(),
-            total_joules: snapshot.energy.map(|_| guest.total.energy.0),
-        })
+/// The detail of one guest, in percent of one processor in the interval.
+fn detail(snapshot: &LedgerSnapshot, rates: &Rates, number: u32) -> Option<Value> {
+    let guest: &ChargedGuest = snapshot.guests.iter().find(|one| one.number == number)?;
+    let row = guests(rates).find(|row| row.number == Some(number))?;
+    let ledger = &snapshot.ledger;
+    let percent = |time: Nanoseconds| {
+        let share = time.as_secs_f64() / ledger.span.as_secs_f64().max(1e-9);
+        rounded(share * 100.0)
+    };
+    let taken_of = |other: &ChargedGuest| taken(ledger, other.number);
+    let in_guests = snapshot.guests.iter().map(taken_of);
+    let in_guests = in_guests.fold(Nanoseconds(0), |sum, time| sum + time);
+    let softirqs = snapshot
+        .guests
+        .iter()
+        .map(|one| one.used.stages.get(Stage::Softirq));
+    let softirqs = softirqs.fold(ledger.host_softirq, |sum, time| sum + time);
+    // The other guests in whose time soft interrupts ran, the most first.
+    let others = snapshot
+        .guests
+        .iter()
+        .filter(|other| other.number != number);
+    let mut contexts: Vec<(Nanoseconds, &ChargedGuest)> =
+        others.map(|other| (taken_of(other), other)).collect();
+    contexts.retain(|(time, _)| time.0 > 0);
+    contexts.sort_by(|(a, one), (b, other)| b.cmp(a).then(one.number.cmp(&other.number)));
+    contexts.truncate(MAX_CONTEXTS);
+    let contexts = contexts.into_iter().map(|(time, other)| {
+        json!({ "number": other.number, "name": other.name, "percent": percent(time) })
+    });
+    let booked = ledger.row(number).map_or(Nanoseconds(0), |row| row.booked);
+    let mut detail = guest_row(row);
+    let more = json!({
+        "manager": guest.manager,
+        "uuid": guest.uuid,
+        // The time that the kernel books on the guest's threads and processes.
+        "booked": percent(booked),
+        // Soft interrupts for the guest's devices, wherever they ran.
+        "moved_to": percent(guest.used.stages.get(Stage::Softirq)),
+        // Soft interrupts for any device that ran in the guest's time and were subtracted from it.
+        "taken_from": percent(taken(ledger, number)),
+        "contexts": contexts.collect::<Vec<_>>(),
+        // Soft interrupts of all guests in the time of no guest.
+        "elsewhere": percent(softirqs.saturating_since(in_guests)),
+        // Since the server started.
+        "total_cpu_seconds": guest.total.stages.total().as_secs_f64(),
+        "total_joules": snapshot.energy.map(|_| guest.total.energy.0),
+    });
+    if let (Value::Object(detail), Value::Object(more)) = (&mut detail, more) {
+        detail.extend(more);
     }
+    Some(detail)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
     use vtax_charge::fake::Host;
 
     fn parsed(live: &Live, view: &View) -> Value {

@@ -1,85 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The samples of the present trial as curves: processor time by stage, and the traffic of the target's devices.
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use std::collections::VecDeque;
-use vtax_core::Source;
 use vtax_lab::run::LiveSample;
 use vtax_results::Stage;
 
 /// The largest number of actors, and of devices, that are shown.
 const MAX_SHOWN: usize = 32;
 
-/// The readings of a trial, by column.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Meters {
-    /// The time, in seconds since the trial began.
-    at: Vec<f64>,
-    /// The number of busy processors by stage. The guests other than the target and their clients are one stage.
-    stages: Vec<Curve>,
-    /// The last reading by actor and stage.
-    actors: Vec<(String, &'static str, f64)>,
-    /// The traffic in a second.
-    carried: Vec<Carried>,
-    source: Source,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct Curve {
-    name: &'static str,
-    words: &'static str,
-    color: &'static str,
-    values: Vec<f64>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct Carried {
-    name: String,
-    unit: String,
-    values: Vec<Option<f64>>,
-}
-
-impl Meters {
-    /// The curves of readings; `None` without a reading.
-    pub fn of(meters: &VecDeque<LiveSample>) -> Option<Self> {
-        let last = meters.back()?;
-        let stages = Stage::ALL.into_iter().filter_map(|stage| {
-            let values: Vec<f64> = meters
-                .iter()
-                .map(|meter| round(of_stage(meter, stage)))
-                .collect();
-            values.iter().any(|value| *value > 0.0).then(|| Curve {
-                name: stage.name(),
-                words: stage.words(),
-                color: stage.color(),
-                values,
+/// The samples of a trial, by column; `None` without one.
+pub fn curves(samples: &VecDeque<LiveSample>) -> Option<Value> {
+    let last = samples.back()?;
+    // The guests other than the target and their clients are one stage.
+    let stages = Stage::ALL.into_iter().filter_map(|stage| {
+        let values = samples.iter().map(|sample| round(of_stage(sample, stage)));
+        let values: Vec<f64> = values.collect();
+        values.iter().any(|value| *value > 0.0).then(|| {
+            json!({
+                "name": stage.name(),
+                "words": stage.words(),
+                "color": stage.color(),
+                "values": values,
             })
-        });
-        let actors = last.cpu.iter().take(MAX_SHOWN).flat_map(|(actor, stages)| {
-            Stage::ALL.into_iter().filter_map(|stage| {
-                let value = stages.get(stage.name())?;
-                Some((actor.clone(), stage.name(), round(*value)))
-            })
-        });
-        let carried = last.carried.iter().take(MAX_SHOWN).map(|(name, quantity)| {
-            let values = meters.iter().map(|meter| {
-                let one = meter.carried.get(name)?;
-                Some(one.value.round())
-            });
-            Carried {
-                name: name.clone(),
-                unit: quantity.unit.to_string(),
-                values: values.collect(),
-            }
-        });
-        Some(Self {
-            at: meters.iter().map(|meter| round(meter.at)).collect(),
-            stages: stages.collect(),
-            actors: actors.collect(),
-            carried: carried.collect(),
-            source: last.source,
         })
-    }
+    });
+    let actors = last.cpu.iter().take(MAX_SHOWN).flat_map(|(actor, stages)| {
+        Stage::ALL.into_iter().filter_map(move |stage| {
+            let value = stages.get(stage.name())?;
+            Some(json!([actor, stage.name(), round(*value)]))
+        })
+    });
+    let carried = last.carried.iter().take(MAX_SHOWN).map(|(name, quantity)| {
+        let values = samples.iter().map(|sample| {
+            let one = sample.carried.get(name)?;
+            Some(one.value.round())
+        });
+        let values: Vec<Option<f64>> = values.collect();
+        json!({ "name": name, "unit": quantity.unit.to_string(), "values": values })
+    });
+    Some(json!({
+        // In seconds since the trial began.
+        "at": samples.iter().map(|sample| round(sample.at)).collect::<Vec<_>>(),
+        // The number of busy processors.
+        "stages": stages.collect::<Vec<_>>(),
+        // The last sample by actor and stage.
+        "actors": actors.collect::<Vec<_>>(),
+        // The traffic in a second.
+        "carried": carried.collect::<Vec<_>>(),
+        "source": last.source,
+    }))
 }
 
 /// The busy processors of a stage in a reading. The host, the target and its client keep their stages; all stages of
@@ -108,7 +78,7 @@ fn round(value: f64) -> f64 {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
-    use vtax_core::Quantity;
+    use vtax_core::{Quantity, Source};
 
     #[test]
     fn readings_become_curves_by_stage_and_a_row_for_each_actor() {
@@ -140,12 +110,11 @@ mod tests {
             )]
             .into(),
         };
-        assert_eq!(Meters::of(&VecDeque::new()), None);
-        let meters = Meters::of(&[meter(1.0), meter(2.0)].into()).unwrap();
-        let found: Vec<(&str, f64)> = meters
-            .stages
-            .iter()
-            .map(|curve| (curve.name, curve.values[1]))
+        assert_eq!(curves(&VecDeque::new()), None);
+        let curves = curves(&[meter(1.0), meter(2.0)].into()).unwrap();
+        let stages = curves["stages"].as_array().unwrap().iter();
+        let found: Vec<Value> = stages
+            .map(|curve| json!([curve["name"], curve["values"][1]]))
             .collect();
         let expected = [
             ("vcpu", 0.5),
@@ -153,10 +122,10 @@ mod tests {
             ("client", 0.125),
             ("neighbours", 0.75),
         ];
-        assert_eq!(found, expected);
-        assert_eq!(meters.actors.len(), 6);
-        assert_eq!(meters.carried[0].values, [Some(1e6), Some(1e6)]);
-        assert_eq!(meters.at, [1.0, 2.0]);
-        assert_eq!(meters.source, Source::Emulated);
+        assert_eq!(found, expected.map(|(name, value)| json!([name, value])));
+        assert_eq!(curves["actors"].as_array().unwrap().len(), 6);
+        assert_eq!(curves["carried"][0]["values"], json!([1e6, 1e6]));
+        assert_eq!(curves["at"], json!([1.0, 2.0]));
+        assert_eq!(curves["source"], "emulated");
     }
 }

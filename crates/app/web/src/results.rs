@@ -10,8 +10,10 @@ use crate::error::RequestError;
 use crate::lab::Lab;
 use crate::notes;
 use crate::run_name::{MAX_DEPTH, NameError, NewRunError};
-use crate::runs::{Runs, State};
-use serde::{Deserialize, Serialize};
+use crate::runs::Runs;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::cmp::Reverse;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,47 +46,8 @@ pub struct Results {
     reported: Mutex<Problems>,
 }
 
-/// The list of runs.
-#[derive(Debug, Serialize)]
-pub struct RunList {
-    /// The root.
-    pub root: String,
-    /// The runs, those that started last first.
-    pub runs: Vec<RunEntry>,
-    /// The directories that are not in the list, each with the reason.
-    pub problems: Vec<String>,
-}
-
-/// One run.
-#[derive(Debug, Serialize)]
-pub struct RunEntry {
-    dir: String,
-    name: String,
-    description: String,
-    place: String,
-    profile: String,
-    started: String,
-    /// The processor, kernel and distribution, and the hypervisor below them.
-    host: String,
-    platforms: Vec<String>,
-    workloads: Vec<String>,
-    planned: usize,
-    done: usize,
-    state: State,
-    /// The strongest verdict of its report, in words; empty where there is no report.
-    verdict: String,
-    /// Measured, modelled, emulated or simulated: the worst source flag of its headline numbers.
-    source: Option<Source>,
-    /// The findings of its report, differences first.
-    found: Vec<String>,
-    /// Whether its trials are climbs.
-    density: bool,
-    /// The last notes on it.
-    notes: Vec<String>,
-    report: bool,
-    /// Whether the report is older than the last trial.
-    outdated: bool,
-}
+/// A run in the list, by the time of its start, the newest first, and its directory.
+type RunEntry = ((Reverse<String>, String), Value);
 
 /// The fields of `analysis.json` that are read.
 #[derive(Debug, Default, Deserialize)]
@@ -123,8 +86,8 @@ impl Results {
         &self.root
     }
 
-    /// All runs, with their states from `all`.
-    pub fn list(&self, all: &Runs) -> RunList {
+    /// All runs, with their states from `all`, and the directories that are not in the list, each with the reason.
+    pub fn list(&self, all: &Runs) -> Value {
         let mut problems = Vec::new();
         let mut runs = Vec::new();
         let lab = all.lab();
@@ -145,12 +108,9 @@ impl Results {
         reported.report_new(&problems, &mut |problem| warn!("{problem}"));
         drop(reported);
         // RFC 3339 in UTC sorts as text.
-        runs.sort_by(|a, b| b.started.cmp(&a.started).then_with(|| a.dir.cmp(&b.dir)));
-        RunList {
-            root: self.root.display().to_string(),
-            runs,
-            problems,
-        }
+        runs.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let runs: Vec<Value> = runs.into_iter().map(|(_, run)| run).collect();
+        json!({ "root": self.root.display().to_string(), "runs": runs, "problems": problems })
     }
 
     /// The run in a directory that is named by its path below the root.
@@ -293,32 +253,35 @@ impl Results {
         // Records hold no host name, so that results can be published.
         let facts = ["/cpu/model", "/kernel", "/distribution", "/hypervisor"];
         let facts: Vec<&str> = facts.into_iter().filter_map(fact).collect();
-        Ok(RunEntry {
-            dir: if dir.is_empty() { "." } else { dir }.to_owned(),
-            name: run.name.clone(),
-            description: run.description.clone(),
-            place: run.place.clone(),
-            profile: run.profile.clone(),
-            started: run.started.clone(),
-            host: facts.join(", "),
-            platforms: names(|one| &one.platform),
-            workloads: names(|one| &one.workload),
-            planned: run.schedule.len(),
-            done: results.trial_indexes().len(),
-            state: all.state(path, &results, lab),
-            verdict: findings.verdict(),
-            source: findings.source,
-            found: findings.found(),
-            density: is_density,
-            notes: notes::read(results.dir())
-                .into_iter()
-                .rev()
-                .take(3)
-                .map(|note| note.text)
-                .collect(),
-            report: report.is_some(),
-            outdated: report.is_some() && report < changed(results.dir(), "trials"),
-        })
+        let dir = if dir.is_empty() { "." } else { dir };
+        let notes = notes::read(results.dir()).into_iter().rev().take(3);
+        let entry = json!({
+            "dir": dir,
+            "name": run.name,
+            "description": run.description,
+            "place": run.place,
+            "profile": run.profile,
+            "started": run.started,
+            // The processor, kernel and distribution, and the hypervisor below them.
+            "host": facts.join(", "),
+            "platforms": names(|one| &one.platform),
+            "workloads": names(|one| &one.workload),
+            "planned": run.schedule.len(),
+            "done": results.trial_indexes().len(),
+            "state": all.state(path, &results, lab),
+            // The strongest verdict of its report, in words; empty where there is no report.
+            "verdict": findings.verdict(),
+            // The worst source flag of its headline numbers.
+            "source": findings.source,
+            // The findings of its report, differences first.
+            "found": findings.found(),
+            "density": is_density,
+            "notes": notes.map(|note| note.text).collect::<Vec<_>>(),
+            "report": report.is_some(),
+            // Whether the report is older than the last trial.
+            "outdated": report.is_some() && report < changed(results.dir(), "trials"),
+        });
+        Ok(((Reverse(run.started.clone()), dir.to_owned()), entry))
     }
 
     /// The findings of a run: those of its report, or of its climbs, which have no `analysis.json`.

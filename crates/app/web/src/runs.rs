@@ -5,13 +5,14 @@
 use crate::error::RequestError;
 use crate::events::{EventReader, EventSink};
 use crate::lab::{Lab, canonical};
-use crate::meters::Meters;
+use crate::meters;
 use crate::process::Process;
 use crate::records::{Record, Records, RunRequest};
 use crate::run_manager::RunManager;
 use crate::text;
 use crate::trials::{TrialCache, TrialState, TrialSummary, read_new, remaining};
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -94,7 +95,7 @@ struct Running {
     /// Its load levels so far.
     points: VecDeque<SampledLevel>,
     /// Its samples so far.
-    meters: Option<Meters>,
+    meters: Option<Value>,
     /// The end of its log, where the log is on this host.
     log: Vec<String>,
 }
@@ -357,7 +358,7 @@ impl Runs {
             since,
             phase: events.phase,
             objective: events.objective,
-            meters: Meters::of(&events.samples),
+            meters: meters::curves(&events.samples),
             points: events.levels,
             log,
         })

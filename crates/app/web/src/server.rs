@@ -146,7 +146,7 @@ fn router(app: AppState, access: Arc<Access>) -> Router {
         .route("/api/compare", get(results::compare))
         .route("/api/compare.html", get(results::shared))
         .route("/api/curves", get(results::curves))
-        .route("/api/findings", get(results::findings))
+        .route("/api/findings", get(results::numbers))
         .route("/api/notes", get(results::notes).post(results::note))
         .route("/api/run", get(runs::follow).post(runs::control))
         .route("/api/runs", get(runs::started).post(runs::start))

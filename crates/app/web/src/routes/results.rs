@@ -6,7 +6,7 @@ use crate::app_state::AppState;
 use crate::comparison::{ComparisonTable, MAX_COMPARED};
 use crate::curves::{Curves, Panel};
 use crate::error::RequestError;
-use crate::findings::Findings;
+use crate::findings;
 use crate::notes;
 use crate::response::{self, Answer, Params, analyse, analysis, change, document, posted, read};
 use crate::share;
@@ -76,10 +76,10 @@ pub async fn curves(State(app): State<AppState>, query: Pairs) -> Answer {
 }
 
 /// The numbers of a run.
-pub async fn findings(State(app): State<AppState>, Params(query): Params<RunQuery>) -> Answer {
+pub async fn numbers(State(app): State<AppState>, Params(query): Params<RunQuery>) -> Answer {
     analysis(move || {
         let results = app.results.open(&query.dir)?;
-        Ok(Findings::of(&*app.analyses.of(&results)?))
+        Ok(findings::findings(&*app.analyses.of(&results)?))
     })
     .await
 }
