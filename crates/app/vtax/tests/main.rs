@@ -17,6 +17,7 @@ mod bpf_objects;
 mod cap;
 mod charge_tools;
 mod cli;
+mod climb;
 mod closing_line;
 mod docs;
 mod escapes;

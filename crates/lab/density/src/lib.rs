@@ -11,7 +11,6 @@
     deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
 )]
 
-pub mod cli;
 pub mod climb;
 pub mod fit;
 pub mod limits;

@@ -4,6 +4,7 @@
 use crate::limits::Limits;
 use crate::supervisor::{Devices, QemuOptions, Work};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 use toml::de::DeTable;
 use vtax_guest::platform::vmm::Vmm;
@@ -359,6 +360,26 @@ impl Plan {
             text += &format!("\n[[platform]]\nkind = {:?}\n", platform);
         }
         text
+    }
+
+    /// The text of a plan with another expected maximum of each platform.
+    ///
+    /// # Errors
+    /// When the text is no TOML.
+    pub fn with_maximum(text: &str, maximum: u32) -> Result<String, LabError> {
+        let unreadable =
+            |cause: &dyn Display| LabError::Plan(format!("the plan cannot be read: {cause}"));
+        let mut table: toml::Table = toml::from_str(text).map_err(|cause| unreadable(&cause))?;
+        let platforms = table
+            .get_mut("platform")
+            .and_then(toml::Value::as_array_mut);
+        let platforms = platforms.into_iter().flatten();
+        for platform in platforms.filter_map(toml::Value::as_table_mut) {
+            for key in ["maximum", "quick_maximum"] {
+                platform.insert(key.to_owned(), maximum.into());
+            }
+        }
+        toml::to_string(&table).map_err(|cause| unreadable(&cause))
     }
 }
 
@@ -867,6 +888,16 @@ mod tests {
         let mut plan = read(&text, false).unwrap();
         assert_eq!(plan.without_repetitions(), 3);
         assert_eq!(plan.repetitions, 1);
+    }
+
+    #[test]
+    fn the_maximum_of_the_command_line_stands_in_the_stored_plan() {
+        let text = Plan::of_platforms(&["thread".to_owned(), "process".to_owned()]);
+        let text = Plan::with_maximum(&text, 7).unwrap();
+        for is_quick in [false, true] {
+            let plan = read(&text, is_quick).unwrap();
+            assert!(plan.variants.iter().all(|variant| variant.maximum == 7));
+        }
     }
 
     #[test]

@@ -11,7 +11,6 @@
 #[macro_use]
 extern crate vtax_testkit;
 
-mod climb;
 mod plans;
 mod report;
 

@@ -7,7 +7,6 @@ use clap::{Args, Subcommand};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use vtax_args::FormatArgs;
-use vtax_density::cli::DensityArguments;
 use vtax_fleet::Engine;
 use vtax_lab::place::Place;
 use vtax_lab::plan::Shard;
@@ -218,8 +217,28 @@ pub struct PlaceArgs {
 /// The climbs of guests and their place.
 #[derive(Debug, Args)]
 pub struct DensityArgs {
+    /// A density plan, a TOML file, such as plans/density.toml
+    #[arg(conflicts_with = "platform", required_unless_present_any = ["platform", "supervise"])]
+    pub plan: Option<PathBuf>,
+    /// Climb these platforms as they are, without a plan: mvm-parked, mvm-live, qemu, firecracker, cloud-hypervisor,
+    /// container, process, thread
+    #[arg(long, value_name = "KIND,…", value_delimiter = ',')]
+    pub platform: Vec<String>,
+    /// The expected maximum of every platform, in place of the plan's
+    #[arg(long, value_name = "GUESTS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max: Option<u32>,
+    /// A quick run: fewer guests and one climb each, marked as such in the report
+    #[arg(long)]
+    pub quick: bool,
+    /// The results directory [default: results/NAME-TIME]
+    #[arg(long, value_name = "DIR")]
+    pub results: Option<PathBuf>,
+    /// The format of the events
     #[command(flatten)]
-    pub climbs: DensityArguments,
+    pub format: FormatArgs,
+    /// Make and hold the guests of a climb; `vtax density` starts this itself
+    #[arg(long, hide = true, value_name = "JSON")]
+    pub supervise: Option<String>,
     #[command(flatten)]
     pub at: PlaceArgs,
     #[command(flatten)]

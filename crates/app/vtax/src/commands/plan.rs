@@ -48,7 +48,7 @@ pub fn folder_of(plan: &Path) -> PathBuf {
 }
 
 /// The text of a plan's file, or of the plan that is part of vtax.
-fn text_of(path: &Path) -> Result<String, HostError> {
+pub fn text_of(path: &Path) -> Result<String, HostError> {
     let plan = shipped::read(path)?;
     if let Some(words) = plan.note() {
         note(&words);

@@ -14,8 +14,12 @@ use vtax_results::{ResultsDir, TrialOutcome};
 use vtax_testkit::stand_in::{FAILS, STAND_IN, program};
 use vtax_testkit::{needs::Need, skip, skip_in_part};
 
+const VTAX: &str = env!("CARGO_BIN_EXE_vtax");
+
 fn density() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_vtax-density"))
+    let mut command = Command::new(VTAX);
+    command.arg("density");
+    command
 }
 
 struct Bench {
@@ -306,12 +310,12 @@ fn micro_vms() -> Need {
     Need::from(Host::open().map(drop).map_err(|reason| reason.to_string()))
 }
 
-/// `vtax-density` with the programs of `folder` first in the host's search path.
+/// `vtax density` with the programs of `folder` first in the host's search path.
 fn with_programs_of(folder: &Path) -> Command {
     let script = r#"mount --bind "$1" /usr/local/sbin; shift; exec "$@""#;
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script, "sh"]);
-    command.arg(folder).arg(env!("CARGO_BIN_EXE_vtax-density"));
+    command.arg(folder).args([VTAX, "density"]);
     command
 }
 
@@ -395,7 +399,7 @@ fn an_absent_vmm_is_named_or_left_out_when_the_plan_says_so() {
 
 fn with_128_descriptors() -> Command {
     let mut command = Command::new("prlimit");
-    command.args(["--nofile=128:128", env!("CARGO_BIN_EXE_vtax-density")]);
+    command.args(["--nofile=128:128", VTAX, "density"]);
     command
 }
 
@@ -479,7 +483,7 @@ fn no_pids_left_is_reported_in_the_kernels_words_and_leaves_nothing() {
     command
         .args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""])
         .arg(&few.0)
-        .arg(env!("CARGO_BIN_EXE_vtax-density"));
+        .args([VTAX, "density"]);
     let climb = bench.climb_by(command);
     let words = climb.binding.to_string();
     assert!(

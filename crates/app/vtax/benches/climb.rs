@@ -2,7 +2,7 @@
 //! Live micro VMs and a tuned QEMU with the same boot sector, one climb each in one run: memory of a guest, guests made
 //! per second, and the cost of the climb itself.
 //!
-//! `cargo bench -p vtax-density --bench climb`; needs root.
+//! `cargo bench -p vtax --bench climb`; needs root.
 
 #![allow(clippy::expect_used, reason = "a bench that cannot be set up ends")]
 
@@ -45,7 +45,8 @@ fn main() {
         folder.path().join("results"),
     );
     std::fs::write(&plan, PLAN).expect("the plan is written");
-    let status = Command::new(env!("CARGO_BIN_EXE_vtax-density"))
+    let status = Command::new(env!("CARGO_BIN_EXE_vtax"))
+        .arg("density")
         .arg(&plan)
         .arg("--results")
         .arg(&results)
