@@ -3,6 +3,7 @@
 
 use crate::limits::{Binding, Limits};
 use crate::resources::{Memory, Resource, Shares};
+use crate::stop::median;
 use serde::{Deserialize, Serialize};
 
 /// The version of this record.
@@ -28,29 +29,27 @@ pub struct Latency {
 impl Latency {
     /// The statistics of these times. `failed` requests have no time.
     #[must_use]
-    // Counts of requests.
     pub fn of(mut micros: Vec<f64>, failed: u32) -> Self {
         micros.sort_by(f64::total_cmp);
-        let n = micros.len();
+        let n = micros.len() as f64;
         let quantile = |q: f64| {
-            let index = (q * n as f64).ceil() as usize;
-            micros
-                .get(index.saturating_sub(1))
-                .copied()
-                .unwrap_or_default()
+            let index = ((q * n).ceil() as usize).saturating_sub(1);
+            micros.get(index).copied().unwrap_or_default()
         };
         Self {
-            answered: u32::try_from(n).unwrap_or(u32::MAX),
+            answered: u32::try_from(micros.len()).unwrap_or(u32::MAX),
             failed,
-            mean_us: if n == 0 {
-                0.0
-            } else {
-                micros.iter().sum::<f64>() / n as f64
-            },
+            mean_us: micros.iter().sum::<f64>() / n.max(1.0),
             p50_us: quantile(0.5),
             p99_us: quantile(0.99),
-            max_us: micros.last().copied().unwrap_or_default(),
+            max_us: quantile(1.0),
         }
+    }
+
+    /// The statistics of these times; `None` without any.
+    #[must_use]
+    pub fn of_any(micros: Vec<f64>) -> Option<Self> {
+        (!micros.is_empty()).then(|| Self::of(micros, 0))
     }
 }
 
@@ -116,6 +115,13 @@ pub struct Interval {
     pub joules: Option<(f64, f64)>,
     /// The reason why a guest could not be made.
     pub refused: Option<String>,
+}
+
+impl Interval {
+    /// The median of a value over the samples.
+    pub fn median(&self, of: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
+        median(self.samples.iter().filter_map(of))
+    }
 }
 
 /// The whole population without probes.
@@ -206,20 +212,33 @@ impl Climb {
         self.top().map_or(0, |top| top.population)
     }
 
+    /// The highest interval and its guests, where it has any.
+    fn top_with_guests(&self) -> Option<(&Interval, f64)> {
+        let top = self.top().filter(|top| top.population > 0)?;
+        Some((top, top.population.into()))
+    }
+
     /// Memory of one guest in bytes, with its share of the platform.
     #[must_use]
     pub fn bytes_each(&self) -> Option<f64> {
-        let top = self.top().filter(|top| top.population > 0)?;
+        let (top, guests) = self.top_with_guests()?;
         let used =
             self.before.available - top.memory.available + (top.memory.swap - self.before.swap);
-        Some(used / f64::from(top.population))
+        Some(used / guests)
     }
 
     /// Memory of one guest in bytes, as charged to the control group.
     #[must_use]
     pub fn charged_each(&self) -> Option<f64> {
-        let top = self.top().filter(|top| top.population > 0)?;
-        Some(top.charged? / f64::from(top.population))
+        let (top, guests) = self.top_with_guests()?;
+        Some(top.charged? / guests)
+    }
+
+    /// A part of the memory of one guest in bytes, by the host's account of it.
+    #[must_use]
+    pub fn part_each(&self, account: impl Fn(&Memory) -> f64) -> Option<f64> {
+        let (top, guests) = self.top_with_guests()?;
+        Some((account(&top.memory) - account(&self.before)) / guests)
     }
 
     /// The share of the population's memory that returned, in percent.

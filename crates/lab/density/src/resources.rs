@@ -304,18 +304,14 @@ fn handles(file_nr: &str) -> (f64, f64) {
 
 /// Busy milliseconds of whole disks; partitions and memory disks are left out.
 fn disks(diskstats: &str) -> BTreeMap<String, f64> {
-    let mut disks = BTreeMap::new();
-    for line in diskstats.lines() {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        if let (Some(name), Some(busy)) = (fields.get(2), fields.get(12))
-            && !name.starts_with("loop")
-            && !name.starts_with("ram")
-            && let Ok(busy) = busy.parse()
-        {
-            disks.insert((*name).to_owned(), busy);
-        }
-    }
-    disks
+    let disk = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let name = fields.nth(2)?;
+        let busy = fields.nth(9)?.parse().ok()?;
+        let is_whole = !name.starts_with("loop") && !name.starts_with("ram");
+        is_whole.then(|| (name.to_owned(), busy))
+    };
+    diskstats.lines().filter_map(disk).collect()
 }
 
 fn links(dev: &str, speed: impl Fn(&str) -> Option<f64>) -> BTreeMap<String, (f64, f64, f64)> {

@@ -2,7 +2,7 @@
 //! The end of a climb, as a pure function of the samples of an interval.
 
 use crate::limits::{Binding, Limits};
-use crate::record::{Interval, Sample};
+use crate::record::Interval;
 use crate::resources::{Resource, Shares};
 
 /// The reason to end the climb after `interval`, if there is one. The medians of its samples count, so that one burst
@@ -10,13 +10,11 @@ use crate::resources::{Resource, Shares};
 /// the number of guests.
 #[must_use]
 pub fn judge(limits: &Limits, interval: &Interval) -> Option<Binding> {
-    let mut medians = Shares::new();
-    for resource in Resource::ALL {
-        let own = |sample: &Sample| sample.own_share(resource);
-        if let Some(median) = median(interval.samples.iter().filter_map(own)) {
-            medians.insert(resource, median);
-        }
-    }
+    let own = |resource| {
+        let median = interval.median(|sample| sample.own_share(resource))?;
+        Some((resource, median))
+    };
+    let medians: Shares = Resource::ALL.into_iter().filter_map(own).collect();
     if let Some(binding) = limits.exceeded(&medians) {
         return Some(binding);
     }
@@ -65,7 +63,7 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Latency;
+    use crate::record::{Latency, Sample};
     use proptest::prelude::*;
 
     const LIMITS: Limits = Limits {

@@ -4,53 +4,72 @@
 use super::summary::{Summary, TreatmentClimbs};
 use super::{bytes, time};
 use crate::record::{Interval, Latency};
-use crate::resources::Resource;
+use crate::resources::{Memory, Resource};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use vtax_core::counted;
 use vtax_report::figures::Figure;
 use vtax_report::platforms::{self, Mark};
 use vtax_results::stats::describe;
 
-fn resource_color(resource: Resource) -> &'static str {
-    match resource {
-        Resource::Cpu => "#D55E00",
-        Resource::Memory => "#0072B2",
-        Resource::Swap => "#E69F00",
-        Resource::Descriptors => "#CC79A7",
-        Resource::Pids => "#009E73",
-        Resource::Mappings => "#56B4E9",
-        Resource::Disk => "#8C6BB1",
-        Resource::Network => "#7F7F7F",
-    }
+/// The colour of each resource.
+const RESOURCE_COLORS: [(Resource, &str); 8] = [
+    (Resource::Cpu, "#D55E00"),
+    (Resource::Memory, "#0072B2"),
+    (Resource::Swap, "#E69F00"),
+    (Resource::Descriptors, "#CC79A7"),
+    (Resource::Pids, "#009E73"),
+    (Resource::Mappings, "#56B4E9"),
+    (Resource::Disk, "#8C6BB1"),
+    (Resource::Network, "#7F7F7F"),
+];
+
+/// A treatment with climbs, and its colour and shape.
+type Climbed<'a> = (&'a TreatmentClimbs, Mark);
+
+/// The treatments with climbs. The marks of all treatments differ.
+fn climbed(summary: &Summary) -> Vec<Climbed<'_>> {
+    let platforms = summary
+        .seen
+        .iter()
+        .map(|seen| seen.treatment.platform.as_str());
+    let marks = platforms::marks(&platforms.collect::<Vec<_>>());
+    let all = summary.seen.iter().zip(marks);
+    all.filter(|(seen, _)| !seen.climbs.is_empty()).collect()
 }
 
-/// Colours and shapes of all treatments, by label.
-fn marks(summary: &Summary) -> BTreeMap<String, Mark> {
-    let treatments: Vec<_> = summary.seen.iter().map(|seen| &seen.treatment).collect();
-    let kinds: Vec<&str> = (treatments.iter())
-        .map(|treatment| treatment.platform.as_str())
-        .collect();
-    let labels = treatments.iter().map(|treatment| treatment.label.clone());
-    labels.zip(platforms::marks(&kinds)).collect()
+/// The labels of the curves of a figure, with their colours and shapes.
+#[derive(Default)]
+struct Curves {
+    labels: Vec<String>,
+    colors: Vec<&'static str>,
+    shapes: Vec<&'static str>,
+}
+
+impl Curves {
+    fn add(&mut self, label: &str, (color, shape): Mark) {
+        self.labels.push(label.to_owned());
+        self.colors.push(color);
+        self.shapes.push(shape);
+    }
+
+    fn color(&self) -> Value {
+        scale("label", &self.labels, &self.colors)
+    }
+
+    fn shape(&self) -> Value {
+        scale("label", &self.labels, &self.shapes)
+    }
 }
 
 /// Every figure.
 pub(super) fn figures(summary: &Summary) -> Vec<Figure> {
-    let climbed: Vec<&TreatmentClimbs> = summary
-        .seen
-        .iter()
-        .filter(|seen| !seen.climbs.is_empty())
-        .collect();
-    let marks = marks(summary);
+    let climbed = climbed(summary);
     let mut figures = Vec::new();
-    figures.extend(together(&climbed, &marks));
-    for seen in &climbed {
-        figures.extend(resources(seen));
-    }
+    figures.extend(together(&climbed));
+    figures.extend(climbed.iter().filter_map(|(seen, _)| resources(seen)));
     figures.extend(times(
         &climbed,
-        &marks,
         "boot",
         "Time to a booted guest, as the population grows",
         "Time from the request for a guest until it has booted and sleeps; symbols are medians, bars reach to the 99th percentile. \
@@ -59,7 +78,6 @@ pub(super) fn figures(summary: &Summary) -> Vec<Figure> {
     ));
     figures.extend(times(
         &climbed,
-        &marks,
         "probe",
         "Response time of a guest, as the population grows",
         "One request at a time to a guest that sleeps among all the others; symbols are medians, bars reach to the 99th percentile. \
@@ -106,29 +124,21 @@ fn by_population(seen: &TreatmentClimbs) -> BTreeMap<u32, Vec<&Interval>> {
 }
 
 /// All platforms in one figure, each by the resource that limits it.
-fn together(climbed: &[&TreatmentClimbs], marks: &BTreeMap<String, Mark>) -> Option<Figure> {
-    let (mut values, mut labels) = (Vec::new(), Vec::new());
-    let (mut colors, mut shapes) = (Vec::new(), Vec::new());
-    for seen in climbed {
+fn together(climbed: &[Climbed<'_>]) -> Option<Figure> {
+    let (mut values, mut curves) = (Vec::new(), Curves::default());
+    for (seen, mark) in climbed {
         let bound = seen.bound()?;
         let resource = bound.resource.unwrap_or(Resource::Memory);
         let label = format!("{}: {}", seen.treatment.label, bound.line());
         for (population, intervals) in by_population(seen) {
             let samples = intervals.iter().flat_map(|interval| &interval.samples);
-            let Some((mean, sd)) = share(samples.filter_map(|sample| sample.own_share(resource)))
-            else {
-                continue;
-            };
-            if population == 0 {
-                continue;
+            let own = share(samples.filter_map(|sample| sample.own_share(resource)));
+            if let (Some((mean, sd)), 1..) = (own, population) {
+                values.push(json!({"label": label, "guests": population, "share": mean, "low": (mean - sd).max(0.0), "high": mean + sd,
+                                   "resource": resource.name()}));
             }
-            values.push(json!({"label": label, "guests": population, "share": mean, "low": (mean - sd).max(0.0), "high": mean + sd,
-                               "resource": resource.name()}));
         }
-        let (color, shape) = marks.get(&seen.treatment.label).copied()?;
-        labels.push(label);
-        colors.push(color);
-        shapes.push(shape);
+        curves.add(&label, *mark);
     }
     if values.is_empty() {
         return None;
@@ -150,8 +160,8 @@ fn together(climbed: &[&TreatmentClimbs], marks: &BTreeMap<String, Mark>) -> Opt
         }
         encoding
     };
-    let color = with_legend(scale("label", &labels, &colors));
-    let shape = with_legend(scale("label", &labels, &shapes));
+    let color = with_legend(curves.color());
+    let shape = with_legend(curves.shape());
     let tooltip = json!([{"field": "label"}, {"field": "guests", "format": ","}, {"field": "resource"}, {"field": "share", "format": ".2f", "title": "%"}]);
     let title = "Every platform, by the resource that binds it";
     let mut layers = vec![
@@ -161,7 +171,7 @@ fn together(climbed: &[&TreatmentClimbs], marks: &BTreeMap<String, Mark>) -> Opt
                "encoding": {"x": log_population("guests"), "y": y("share"), "color": color, "shape": shape, "tooltip": tooltip}}),
     ];
     if top >= 100.0 {
-        layers.push(limit_rule(climbed));
+        layers.extend(climbed.first().map(|(seen, _)| limit_rule(seen)));
     }
     Some(Figure::new(
         "all-platforms",
@@ -173,41 +183,37 @@ fn together(climbed: &[&TreatmentClimbs], marks: &BTreeMap<String, Mark>) -> Opt
     ))
 }
 
-fn limit_rule(climbed: &[&TreatmentClimbs]) -> Value {
-    let limit = climbed
-        .iter()
-        .find_map(|seen| Some(seen.climbs.first()?.1.limits.stop_percent))
-        .unwrap_or(90.0);
+/// The line at which climbs end.
+fn limit_rule(seen: &TreatmentClimbs) -> Value {
+    let first = seen.climbs.first();
+    let limit = first.map_or(90.0, |(_, climb)| climb.limits.stop_percent);
     json!({"data": {"values": [{"limit": limit}]}, "mark": {"type": "rule", "strokeDash": [4, 4], "color": "#888"},
            "encoding": {"y": {"field": "limit", "type": "quantitative"}}})
 }
 
 /// The figure of one platform: every resource over the population, as in the paper's figures 2 to 4.
 fn resources(seen: &TreatmentClimbs) -> Option<Figure> {
-    let mut values = Vec::new();
-    let mut shown: Vec<Resource> = Vec::new();
+    let (mut values, mut shown) = (Vec::new(), BTreeSet::new());
     for (population, intervals) in by_population(seen) {
         for resource in Resource::ALL {
             let samples = intervals.iter().flat_map(|interval| &interval.samples);
             let of_host = samples.filter_map(|sample| sample.shares.get(&resource).copied());
-            let Some((mean, sd)) = share(of_host) else {
-                continue;
-            };
-            if !shown.contains(&resource) {
-                shown.push(resource);
+            if let Some((mean, sd)) = share(of_host) {
+                shown.insert(resource);
+                values.push(
+                    json!({"resource": resource.name(), "guests": population, "share": mean,
+                           "low": (mean - sd).max(0.0), "high": (mean + sd).min(100.0)}),
+                );
             }
-            values.push(
-                json!({"resource": resource.name(), "guests": population, "share": mean,
-                               "low": (mean - sd).max(0.0), "high": (mean + sd).min(100.0)}),
-            );
         }
     }
     if values.is_empty() {
         return None;
     }
-    shown.sort_unstable();
-    let names: Vec<String> = shown.iter().map(|r| r.name().to_owned()).collect();
-    let colors: Vec<&str> = shown.iter().map(|r| resource_color(*r)).collect();
+    let colors = RESOURCE_COLORS.iter().filter(|(of, _)| shown.contains(of));
+    let (names, colors): (Vec<String>, Vec<&str>) = colors
+        .map(|(of, color)| (of.name().to_owned(), *color))
+        .unzip();
     let color = scale("resource", &names, &colors);
     let x = json!({"field": "guests", "type": "quantitative", "title": "guests", "axis": {"labelExpr": "format(datum.value, '~s')", "grid": false, "tickCount": 6}});
     let y = |field: &str| json!({"field": field, "type": "quantitative", "title": "used (%)", "scale": {"domain": [0, 100]}});
@@ -232,24 +238,22 @@ fn resources(seen: &TreatmentClimbs) -> Option<Figure> {
             {"mark": {"type": "line", "strokeWidth": 1.6}, "encoding": {"x": x, "y": y("share"), "color": color}},
             {"mark": {"type": "rule", "strokeWidth": 1.2}, "encoding": {"x": x, "y": y("low"), "y2": {"field": "high"}, "color": color}},
             {"mark": {"type": "point", "filled": true, "size": 26, "opacity": 1}, "encoding": {"x": x, "y": y("share"), "color": color, "tooltip": tooltip}},
-            limit_rule(&[seen]),
+            limit_rule(seen),
         ]}),
     ))
 }
 
 /// Latencies over the population, all platforms.
 fn times(
-    climbed: &[&TreatmentClimbs],
-    marks: &BTreeMap<String, Mark>,
+    climbed: &[Climbed<'_>],
     id: &str,
     title: &str,
     caption: &str,
     of: impl Fn(&Interval) -> Option<Latency>,
 ) -> Option<Figure> {
-    let mut values = Vec::new();
-    let (mut labels, mut colors, mut shapes) = (Vec::new(), Vec::new(), Vec::new());
-    for seen in climbed {
-        let mut any = false;
+    let (mut values, mut curves) = (Vec::new(), Curves::default());
+    for (seen, mark) in climbed {
+        let before = values.len();
         for (population, intervals) in by_population(seen) {
             let middle = |part: fn(&Latency) -> f64| {
                 crate::stop::median(intervals.iter().filter_map(|i| of(i)).map(|l| part(&l)))
@@ -258,21 +262,18 @@ fn times(
                 && p50 > 0.0
                 && population > 0
             {
-                any = true;
                 values.push(json!({"label": seen.treatment.label, "guests": population, "p50": p50 / 1e3, "p99": p99.max(p50) / 1e3,
                                    "shown": format!("{} · {}", time(p50), time(p99))}));
             }
         }
-        if any && let Some((color, shape)) = marks.get(&seen.treatment.label) {
-            labels.push(seen.treatment.label.clone());
-            colors.push(*color);
-            shapes.push(*shape);
+        if values.len() > before {
+            curves.add(&seen.treatment.label, *mark);
         }
     }
     if values.is_empty() {
         return None;
     }
-    let color = scale("label", &labels, &colors);
+    let color = curves.color();
     let y = |field: &str| {
         json!({"field": field, "type": "quantitative", "scale": {"type": "log", "nice": false}, "title": "ms (logarithmic)",
                "axis": {"labelExpr": "format(datum.value, '~g')", "values": decades()}})
@@ -287,51 +288,46 @@ fn times(
             {"mark": {"type": "line", "strokeWidth": 1.6}, "encoding": {"x": log_population("guests"), "y": y("p50"), "color": color}},
             {"mark": {"type": "rule", "strokeWidth": 1.2, "opacity": 0.6}, "encoding": {"x": log_population("guests"), "y": y("p50"), "y2": {"field": "p99"}, "color": color}},
             {"mark": {"type": "point", "filled": true, "size": 40, "opacity": 1},
-             "encoding": {"x": log_population("guests"), "y": y("p50"), "color": color, "shape": scale("label", &labels, &shapes), "tooltip": tooltip}},
+             "encoding": {"x": log_population("guests"), "y": y("p50"), "color": color, "shape": curves.shape(), "tooltip": tooltip}},
         ]}),
     ))
 }
 
-/// The parts of a guest's memory and their colours.
-const PARTS: [(&str, &str); 7] = [
-    ("processes’ pages", "#0072B2"),
-    ("slab", "#D55E00"),
-    ("page tables", "#E69F00"),
-    ("per-CPU", "#009E73"),
-    ("kernel stacks", "#CC79A7"),
-    ("vmalloc", "#56B4E9"),
-    ("in no account", "#BBBBBB"),
+/// An account of the host's memory, in bytes.
+type Account = fn(&Memory) -> f64;
+
+/// The parts of a guest's memory, their colours, and their accounts.
+const PARTS: [(&str, &str, Account); 6] = [
+    ("processes’ pages", "#0072B2", |m| m.user + m.swap),
+    ("slab", "#D55E00", |m| m.slab),
+    ("page tables", "#E69F00", |m| m.page_tables),
+    ("per-CPU", "#009E73", |m| m.per_cpu),
+    ("kernel stacks", "#CC79A7", |m| m.stacks),
+    ("vmalloc", "#56B4E9", |m| (m.vmalloc - m.stacks).max(0.0)),
 ];
 
+/// The rest of it, and its colour.
+const REST: (&str, &str) = ("in no account", "#BBBBBB");
+
 /// The figure of the parts of a guest's memory.
-fn memory(climbed: &[&TreatmentClimbs]) -> Option<Figure> {
+fn memory(climbed: &[Climbed<'_>]) -> Option<Figure> {
     let mut values = Vec::new();
     let mut order = Vec::new();
-    for seen in climbed.iter().filter(|seen| seen.host_is_calm()) {
+    for (seen, _) in climbed.iter().filter(|(seen, _)| seen.host_is_calm()) {
         let each = seen.at_top(|climb, _| climb.bytes_each());
         let Some(each) = each.filter(|each| *each > 0.0) else {
             continue;
         };
         let row = format!("{} · {}", seen.treatment.label, bytes(each));
-        let part = |of: fn(&crate::resources::Memory) -> f64| {
-            seen.at_top(|climb, top| {
-                Some((of(&top.memory) - of(&climb.before)) / f64::from(top.population))
-            })
-            .unwrap_or(0.0)
-            .max(0.0)
+        let size = |account: Account| {
+            let each = seen.at_top(|climb, _| climb.part_each(account));
+            each.unwrap_or(0.0).max(0.0)
         };
-        let sizes = [
-            part(|m| m.user + m.swap),
-            part(|m| m.slab),
-            part(|m| m.page_tables),
-            part(|m| m.per_cpu),
-            part(|m| m.stacks),
-            part(|m| (m.vmalloc - m.stacks).max(0.0)),
-        ];
-        let rest = (each - sizes.iter().sum::<f64>()).max(0.0);
-        let parts = PARTS.iter().zip(sizes.into_iter().chain([rest]));
-        for (index, ((name, _), size)) in parts.enumerate() {
-            values.push(json!({"row": row, "part": name, "order": index, "size": size, "shown": bytes(size)}));
+        let parts = PARTS.map(|(name, _, account)| (name, size(account)));
+        let rest = each - parts.iter().map(|(_, size)| size).sum::<f64>();
+        let parts = parts.into_iter().chain([(REST.0, rest.max(0.0))]);
+        for (index, (part, size)) in parts.enumerate() {
+            values.push(json!({"row": row, "part": part, "order": index, "size": size, "shown": bytes(size)}));
         }
         order.push(row);
     }
@@ -339,7 +335,10 @@ fn memory(climbed: &[&TreatmentClimbs]) -> Option<Figure> {
         return None;
     }
     let title = "The parts of a guest’s memory";
-    let (names, colors): (Vec<&str>, Vec<&str>) = PARTS.into_iter().unzip();
+    let (names, colors): (Vec<&str>, Vec<&str>) = (PARTS.into_iter())
+        .map(|(name, color, _)| (name, color))
+        .chain([REST])
+        .unzip();
     Some(Figure::new(
         "memory",
         title,

@@ -9,7 +9,7 @@ mod summary;
 pub use summary::{Bound, Each, Summary, TreatmentClimbs};
 
 use std::path::PathBuf;
-use vtax_core::{Base, Quantity, Unit};
+use vtax_core::{Base, Quantity, Unit, thousands};
 use vtax_lab::LabError;
 use vtax_report::figures::Figure;
 use vtax_report::html;
@@ -49,15 +49,7 @@ pub(crate) fn time(micros: f64) -> String {
 
 /// A count with separated thousands.
 pub(crate) fn count(n: f64) -> String {
-    let digits = format!("{:.0}", n.max(0.0));
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    thousands(format!("{:.0}", n.max(0.0)))
 }
 
 /// A modelled count with three digits, the precision of a straight line.

@@ -151,22 +151,18 @@ fn costs(summary: &Summary) -> Markup {
 
 fn cost(seen: &TreatmentClimbs) -> Markup {
     let calm = seen.host_is_calm();
-    let each = |of: fn(&Memory) -> f64| {
-        let each = seen.at_top(|climb, top| {
-            (top.population > 0 && calm)
-                .then(|| (of(&top.memory) - of(&climb.before)) / f64::from(top.population))
-        });
-        or_dash(each, bytes)
+    let if_calm = |of: &dyn Fn(&Climb) -> Option<f64>| {
+        if calm {
+            seen.at_top(|climb, _| of(climb))
+        } else {
+            None
+        }
     };
+    let each = |of: fn(&Memory) -> f64| or_dash(if_calm(&|climb| climb.part_each(of)), bytes);
     let from_to = |pair: Option<(Latency, Latency)>| {
         or_dash(pair, |(first, last)| {
             format!("{} → {}", time(first.p50_us), time(last.p50_us))
         })
-    };
-    let bytes_each = if calm {
-        seen.at_top(|climb, _| climb.bytes_each())
-    } else {
-        None
     };
     let made = seen.climbs.first().and_then(|(_, climb)| births(climb));
     let joules = seen.at_top(|climb, top| {
@@ -175,7 +171,7 @@ fn cost(seen: &TreatmentClimbs) -> Markup {
     });
     html! {
         td.number { (count(seen.guests().unwrap_or(0.0))) }
-        td.number { @if let Some(each) = bytes_each { (bytes(each)) } @else { "hidden" } }
+        td.number { @if let Some(each) = if_calm(&Climb::bytes_each) { (bytes(each)) } @else { "hidden" } }
         td.number { (each(|memory| memory.user + memory.swap)) }
         td.number { (each(|memory| memory.kernel())) }
         td.number { (or_dash(seen.at_top(|climb, _| climb.charged_each()), bytes)) }
@@ -305,126 +301,93 @@ fn lines(summary: &Summary) -> Markup {
     }
 }
 
-/// A treatment as a row of the paper's tables.
-fn as_row(seen: &TreatmentClimbs) -> Option<(String, Row)> {
+/// A treatment as a row of the paper's tables, and the sign before its number of guests.
+fn as_row(seen: &TreatmentClimbs) -> Option<(&'static str, Row)> {
     let factor = |key: &str| seen.treatment.factors.get(key).map(String::as_str);
     let platform = seen.treatment.platform.as_str();
     let works = factor("work").is_some_and(|work| work != "none");
     if !["qemu", "mvm-live", "mvm-parked"].contains(&platform) || works {
         return None;
     }
-    let kvm = platform != "qemu" || factor("accel") == Some("kvm");
     let (_, climb) = seen.climbs.first()?;
+    let is_of_32_bits = factor("binary").is_some_and(|binary| binary.ends_with("i386"));
+    let births = climb.climb.iter().filter_map(|interval| interval.births);
+    let (made, seconds) = births.fold((0.0, 0.0), |(n, s), births| {
+        (n + f64::from(births.count), s + births.seconds)
+    });
     let row = Row {
-        sleep: !matches!(factor("image"), Some("idle-pit" | "spin")),
-        kvm,
-        bits: if factor("binary").is_some_and(|binary| binary.ends_with("i386")) {
-            32.0
-        } else {
-            64.0
-        },
+        sleep: (!matches!(factor("image"), Some("idle-pit" | "spin"))).into(),
+        kvm: (platform != "qemu" || factor("accel") == Some("kvm")).into(),
+        bits: if is_of_32_bits { 32.0 } else { 64.0 },
         guests: seen.guests()?,
         cpu_percent: seen.share_at_top(Resource::Cpu)?,
         ram_percent: seen.share_at_top(Resource::Memory)?,
         swap_percent: seen.share_at_top(Resource::Swap).unwrap_or(0.0),
         size_kb: seen.at_top(|climb, _| climb.bytes_each())? / 1024.0,
         minutes: climb.seconds / 60.0,
-        boot_seconds: {
-            let births = climb.climb.iter().filter_map(|interval| interval.births);
-            let (made, seconds) = births.fold((0.0, 0.0), |(n, s), births| {
-                (n + f64::from(births.count), s + births.seconds)
-            });
-            if made > 0.0 { seconds / made } else { 0.0 }
-        },
+        boot_seconds: if made > 0.0 { seconds / made } else { 0.0 },
     };
-    let more = if climb.binding == Binding::Maximum {
-        "≥ "
-    } else {
-        ""
-    };
-    Some((more.to_owned(), row))
+    let is_open = climb.binding == Binding::Maximum;
+    Some((if is_open { "≥ " } else { "" }, row))
 }
 
 /// Whether the processor's power saving was on (table II) or off (table I); `None` where that is unknown.
 fn power_saving(results: &ResultsDir, seen: &TreatmentClimbs) -> Option<bool> {
-    let governor = seen
-        .treatment
-        .factors
-        .get("host.governor")
-        .cloned()
-        .or_else(|| {
-            let host = results.host().ok()?;
-            let governors = host.get("governors")?.as_array()?.clone();
-            match governors.as_slice() {
-                [one] => one.as_str().map(str::to_owned),
-                _ => None,
-            }
-        })?;
+    let factor = seen.treatment.factors.get("host.governor").cloned();
+    let governor = factor.or_else(|| {
+        let host = results.host().ok()?;
+        match host.get("governors")?.as_array()?.as_slice() {
+            [one] => one.as_str().map(str::to_owned),
+            _ => None,
+        }
+    })?;
     Some(governor != "performance")
 }
 
 fn published_tables(results: &ResultsDir, summary: &Summary) -> Markup {
-    let measured = summary.seen.iter();
-    let measured: Vec<(&TreatmentClimbs, String, Row)> = measured
-        .filter_map(|seen| as_row(seen).map(|(more, row)| (seen, more, row)))
-        .collect();
-    if measured.is_empty() {
-        return html! {};
-    }
-    let Some(published) = Published::read() else {
+    let rows = summary.seen.iter().filter_map(|seen| {
+        let (more, row) = as_row(seen)?;
+        let label = html! { b { "measured" } ": " (seen.treatment.label) };
+        Some((power_saving(results, seen), paper_row(&label, more, &row)))
+    });
+    let measured: Vec<(Option<bool>, Markup)> = rows.collect();
+    let published = if measured.is_empty() {
+        None
+    } else {
+        Published::read()
+    };
+    let Some(published) = published else {
         return html! {};
     };
-    let ours = |saving: Option<bool>| {
-        let own = measured.iter();
-        let own = own.filter(|(seen, ..)| power_saving(results, seen) == saving);
-        own.collect::<Vec<_>>()
+    // A table in the form of the paper: the published rows, then the measured ones.
+    let paper_table = |title, published: &[Row], saving| {
+        let columns = "|sleep|KVM|bits|MVMs|CPU %|RAM %|swap %|size/kB|minutes|boot/s";
+        let rows = html! {
+            @for row in published { (paper_row(&html! { "published" }, "", row)) }
+            @for (_, row) in measured.iter().filter(|(of, _)| *of == saving) { (row) }
+        };
+        captioned(title, columns.split('|'), &rows)
     };
-    let unknown = ours(None);
+    let is_unknown = measured.iter().any(|(saving, _)| saving.is_none());
+    let test = &published.test;
     html! {
         h3 { "The paper’s tables I and II, with this host’s rows in their form" }
-        (paper_table("Table I: fixed highest frequency", &published.table_1, &ours(Some(false))))
-        (paper_table("Table II: default power saving", &published.table_2, &ours(Some(true))))
-        @if !unknown.is_empty() {
-            (paper_table(
-                "This host, which does not report its frequency governor, so that its rows belong to neither table",
-                &[],
-                &unknown,
-            ))
+        (paper_table("Table I: fixed highest frequency", &published.table_1, Some(false)))
+        (paper_table("Table II: default power saving", &published.table_2, Some(true)))
+        @if is_unknown {
+            (paper_table("This host, which does not report its frequency governor, so that its rows belong to neither table", &[], None))
         }
         p.key {
             "Published: Bratterud and Haugerud (CloudCom 2013), QEMU on 48 processors with 128 GB and swap; their size/kB counts shared pages for every VM, ours is the host’s difference divided by the guests. \
              “≥”: the expected maximum ended the climb. Boot is wall time per guest while the population grows. Their figures 2 to 4 ran to "
-            (count(published.test.vms_at_stop)) " VMs, where the processors stood at " (published.test.max_cpu_percent.power_saving_on)
-            " % with power saving on and at " (published.test.max_cpu_percent.pit_on) " % with it off; with the timer of every guest on they stood at "
-            (published.test.max_cpu_percent.pit_on) " %, with true sleep at " (published.test.max_cpu_percent.pit_off) " %."
+            (count(test.vms_at_stop)) " VMs, where the processors stood at " (test.max_cpu_percent.power_saving_on)
+            " % with power saving on and at " (test.max_cpu_percent.pit_on) " % with it off; with the timer of every guest on they stood at "
+            (test.max_cpu_percent.pit_on) " %, with true sleep at " (test.max_cpu_percent.pit_off) " %."
         }
     }
 }
 
-/// A table in the form of the paper: the published rows, then the measured ones.
-fn paper_table(
-    title: &str,
-    published: &[Row],
-    measured: &[&(&TreatmentClimbs, String, Row)],
-) -> Markup {
-    let rows = html! {
-        @for row in published { tr { th scope="row" { "published" } (paper_cells("", row)) } }
-        @for (seen, more, row) in measured {
-            tr { th scope="row" { b { "measured" } ": " (seen.treatment.label) } (paper_cells(more, row)) }
-        }
-    };
-    captioned(
-        title,
-        [
-            "", "sleep", "KVM", "bits", "MVMs", "CPU %", "RAM %", "swap %", "size/kB", "minutes",
-            "boot/s",
-        ],
-        &rows,
-    )
-}
-
-fn paper_cells(more: &str, row: &Row) -> Markup {
-    let on_or_off = |is_on: bool| if is_on { "on" } else { "off" };
+fn paper_row(label: &Markup, more: &str, row: &Row) -> Markup {
     let numbers = [
         format!("{:.0}", row.bits),
         format!("{more}{}", count(row.guests)),
@@ -442,9 +405,11 @@ fn paper_cells(more: &str, row: &Row) -> Markup {
         },
     ];
     html! {
-        td { (on_or_off(row.sleep)) }
-        td { (on_or_off(row.kvm)) }
-        @for number in numbers { td.number { (number) } }
+        tr {
+            th scope="row" { (label) }
+            @for is_on in [row.sleep, row.kvm] { td { @if is_on > 0 { "on" } @else { "off" } } }
+            @for number in numbers { td.number { (number) } }
+        }
     }
 }
 

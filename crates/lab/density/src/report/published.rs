@@ -9,11 +9,13 @@ const FIGURES: &str = include_str!("../../../../../papers/figures.toml");
 pub(super) const PROCESSORS: f64 = 48.0;
 pub(super) const MEMORY: f64 = 128.0 * 1024.0 * 1024.0 * 1024.0;
 
-/// One row of table I or II.
-#[derive(Debug, Clone, PartialEq)]
+/// One row of table I or II, with the columns in the paper's order.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct Row {
-    pub(super) sleep: bool,
-    pub(super) kvm: bool,
+    /// 1: the guests sleep, 0: they do not.
+    pub(super) sleep: u8,
+    /// 1: with KVM, 0: emulated.
+    pub(super) kvm: u8,
     pub(super) bits: f64,
     pub(super) guests: f64,
     pub(super) cpu_percent: f64,
@@ -26,14 +28,18 @@ pub(super) struct Row {
 
 #[derive(Deserialize)]
 struct File {
-    bratterud: Bratterud,
+    bratterud: Published,
 }
 
-#[derive(Deserialize)]
-struct Bratterud {
-    table_1: Vec<[f64; 10]>,
-    table_2: Vec<[f64; 10]>,
-    scalability_test: ScalabilityTest,
+/// The numbers of the paper that reports show.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct Published {
+    /// Fixed highest frequency.
+    pub(super) table_1: Vec<Row>,
+    /// Default power saving.
+    pub(super) table_2: Vec<Row>,
+    #[serde(rename = "scalability_test")]
+    pub(super) test: ScalabilityTest,
 }
 
 /// Numbers that the text of the paper gives for its figures.
@@ -51,54 +57,12 @@ pub(super) struct MaxCpu {
     pub(super) pit_off: f64,
 }
 
-/// The numbers of the paper that reports show.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Published {
-    /// Fixed highest frequency.
-    pub(super) table_1: Vec<Row>,
-    /// Default power saving.
-    pub(super) table_2: Vec<Row>,
-    pub(super) test: ScalabilityTest,
-}
-
 impl Published {
     /// Reads the numbers that this program includes; `None` only when it was built with damaged ones, which a test
     /// excludes.
     pub(super) fn read() -> Option<Self> {
         let file: File = toml::from_str(FIGURES).ok()?;
-        let rows = |table: &[[f64; 10]]| table.iter().map(row).collect();
-        Some(Self {
-            table_1: rows(&file.bratterud.table_1),
-            table_2: rows(&file.bratterud.table_2),
-            test: file.bratterud.scalability_test,
-        })
-    }
-}
-
-fn row(columns: &[f64; 10]) -> Row {
-    let [
-        sleep,
-        kvm,
-        bits,
-        guests,
-        cpu_percent,
-        ram_percent,
-        swap_percent,
-        size_kb,
-        minutes,
-        boot_seconds,
-    ] = *columns;
-    Row {
-        sleep: sleep > 0.0,
-        kvm: kvm > 0.0,
-        bits,
-        guests,
-        cpu_percent,
-        ram_percent,
-        swap_percent,
-        size_kb,
-        minutes,
-        boot_seconds,
+        Some(file.bratterud)
     }
 }
 

@@ -65,16 +65,13 @@ impl Summary {
     /// # Errors
     /// When a climb's record is damaged.
     pub fn of(results: &ResultsDir) -> Result<Self, LabError> {
-        let mut seen: Vec<TreatmentClimbs> = results
-            .run()
-            .treatments
-            .iter()
-            .map(|treatment| TreatmentClimbs {
-                treatment: treatment.clone(),
-                climbs: Vec::new(),
-                failures: Vec::new(),
-            })
-            .collect();
+        let treatments = results.run().treatments.iter();
+        let empty = |treatment: &Treatment| TreatmentClimbs {
+            treatment: treatment.clone(),
+            climbs: Vec::new(),
+            failures: Vec::new(),
+        };
+        let mut seen: Vec<TreatmentClimbs> = treatments.map(empty).collect();
         let mut failed = 0;
         for trial in results.trials() {
             let trial = trial?;
@@ -140,13 +137,7 @@ impl TreatmentClimbs {
     /// The median share of a resource in the last interval, in percent.
     #[must_use]
     pub fn share_at_top(&self, resource: Resource) -> Option<f64> {
-        self.at_top(|_, top| {
-            median(
-                top.samples
-                    .iter()
-                    .filter_map(|sample| sample.shares.get(&resource).copied()),
-            )
-        })
+        self.at_top(|_, top| top.median(|sample| sample.shares.get(&resource).copied()))
     }
 
     /// The points of a quantity over population, from the growth of every climb.
@@ -161,9 +152,9 @@ impl TreatmentClimbs {
     /// memory so much that it follows no line, it is the line through the control group's charge plus the earlier use.
     #[must_use]
     pub fn line(&self, resource: Resource) -> Option<Line> {
-        let line = self.line_of_shares(resource);
         if resource != Resource::Memory || self.host_is_calm() {
-            return line;
+            let share = |interval: &Interval| interval.median(|sample| sample.own_share(resource));
+            return Line::through(&self.points(share));
         }
         let charged = self.charged_slope()?;
         let (_, climb) = self.climbs.first()?;
@@ -177,32 +168,19 @@ impl TreatmentClimbs {
         })
     }
 
-    fn line_of_shares(&self, resource: Resource) -> Option<Line> {
-        Line::through(&self.points(|interval| {
-            median(
-                interval
-                    .samples
-                    .iter()
-                    .filter_map(|sample| sample.own_share(resource)),
-            )
-        }))
-    }
-
     /// The line through the decrease of the host's available memory since the start of each climb, in bytes.
     #[must_use]
     pub fn memory_line(&self) -> Option<Line> {
-        let points: Vec<(f64, f64)> = self
-            .records()
-            .flat_map(|climb| {
-                climb.climb.iter().map(|interval| {
-                    let memory = &interval.memory;
-                    let missing =
-                        climb.before.available - memory.available + memory.swap - climb.before.swap;
-                    (f64::from(interval.population), missing)
-                })
-            })
-            .collect();
-        Line::through(&points)
+        let missing = |climb: &Climb, interval: &Interval| {
+            let (before, memory) = (&climb.before, &interval.memory);
+            before.available - memory.available + memory.swap - before.swap
+        };
+        let points = self.records().flat_map(|climb| {
+            let intervals = climb.climb.iter();
+            intervals
+                .map(move |interval| (f64::from(interval.population), missing(climb, interval)))
+        });
+        Line::through(&points.collect::<Vec<_>>())
     }
 
     /// The line through the memory charged to the population's control group, in bytes.
@@ -214,12 +192,10 @@ impl TreatmentClimbs {
     /// Whether the host's memory follows the population alone, so that its differences can be used.
     #[must_use]
     pub fn host_is_calm(&self) -> bool {
-        let trusted = self
-            .climbs
-            .iter()
-            .all(|(trial, _)| trial.suspect.is_empty());
+        let mut climbs = self.climbs.iter();
         let straight = |line: Line| line.r_squared > STRAIGHT && line.slope > 0.0;
-        trusted && self.memory_line().is_some_and(straight)
+        climbs.all(|(trial, _)| trial.suspect.is_empty())
+            && self.memory_line().is_some_and(straight)
     }
 
     /// Charged bytes per guest, with its share of the memory allocated for all at the start.
@@ -236,13 +212,13 @@ impl TreatmentClimbs {
     /// its control group.
     #[must_use]
     pub fn memory_each(&self) -> Option<Each> {
-        if self.host_is_calm()
-            && let Some(bytes) = self.at_top(|climb, _| climb.bytes_each())
-        {
-            return Some(Each::ByHost(bytes));
-        }
-        self.at_top(|climb, _| climb.charged_each())
-            .map(Each::Charged)
+        let by_host = if self.host_is_calm() {
+            self.at_top(|climb, _| climb.bytes_each())
+        } else {
+            None
+        };
+        let charged = || self.at_top(|climb, _| climb.charged_each());
+        (by_host.map(Each::ByHost)).or_else(|| charged().map(Each::Charged))
     }
 
     /// The reason of the climbs' end. For climbs that reached the expected maximum it is extrapolated by straight
@@ -255,49 +231,39 @@ impl TreatmentClimbs {
             .find(|(_, climb)| climb.binding != Binding::Maximum)
             .or_else(|| self.climbs.first())?;
         let guests = f64::from(climb.guests());
-        let bound = |resource, words: String| {
-            Some(Bound {
-                resource,
-                words,
-                guests,
-                modelled: false,
-            })
+        let mut bound = Bound {
+            resource: None,
+            words: String::new(),
+            guests,
+            modelled: false,
         };
-        match &climb.binding {
-            Binding::Resource { resource, .. } => bound(Some(*resource), resource.to_string()),
-            Binding::Probe { .. } => bound(None, "response time".to_owned()),
-            Binding::Refused { .. } => bound(None, "the platform".to_owned()),
+        bound.words = match &climb.binding {
+            Binding::Resource { resource, .. } => {
+                bound.resource = Some(*resource);
+                resource.to_string()
+            }
+            Binding::Probe { .. } => "response time".to_owned(),
+            Binding::Refused { .. } => "the platform".to_owned(),
             Binding::Maximum => {
-                let first = Resource::ALL
-                    .into_iter()
-                    .filter_map(|resource| {
-                        let line = self.line(resource)?;
-                        // Only a slope that clearly differs from 0 is extrapolated.
-                        let rises = line.slope > 3.0 * line.slope_error? && line.r_squared > 0.5;
-                        if !rises {
-                            return None;
-                        }
-                        let at = line.reaches(climb.limits.of(resource))?;
-                        Some((resource, at.max(guests)))
-                    })
-                    .min_by(|(_, a), (_, b)| a.total_cmp(b));
-                match first {
-                    Some((resource, at)) => Some(Bound {
-                        resource: Some(resource),
-                        words: resource.to_string(),
-                        guests: at,
-                        modelled: true,
-                    }),
-                    None => bound(
-                        climb
-                            .top()
-                            .and_then(|top| nearest(&climb.limits, top))
-                            .map(|(r, _)| r),
-                        "nothing yet".to_owned(),
-                    ),
+                let reached = |resource| {
+                    let line = self.line(resource)?;
+                    // Only a slope that clearly differs from 0 is extrapolated.
+                    let rises = line.slope > 3.0 * line.slope_error? && line.r_squared > 0.5;
+                    let at = line.reaches(climb.limits.of(resource))?;
+                    rises.then(|| (resource, at.max(guests)))
+                };
+                let all = Resource::ALL.into_iter().filter_map(reached);
+                if let Some((resource, at)) = all.min_by(|(_, a), (_, b)| a.total_cmp(b)) {
+                    (bound.resource, bound.guests, bound.modelled) = (Some(resource), at, true);
+                    resource.to_string()
+                } else {
+                    let nearest = climb.top().and_then(|top| nearest(&climb.limits, top));
+                    bound.resource = nearest.map(|(resource, _)| resource);
+                    "nothing yet".to_owned()
                 }
             }
-        }
+        };
+        Some(bound)
     }
 
     /// The number of guests of another host with these processors and bytes of memory, by the lines of memory and
@@ -311,24 +277,17 @@ impl TreatmentClimbs {
         } else {
             None
         };
-        let line = by_host
-            .or_else(|| self.charged_slope())
-            .filter(|line| line.slope > 0.0)?;
+        let line = by_host.or_else(|| self.charged_slope());
+        let line = line.filter(|line| line.slope > 0.0)?;
         let by_memory = memory * stop(Resource::Memory) / line.slope;
-        let cores_each = self
-            .line(Resource::Cpu)
-            .filter(|line| {
-                line.slope_error
-                    .is_some_and(|error| line.slope > 3.0 * error)
-            })
-            .map(|line| line.slope / 100.0 * f64::from(climb.processors));
-        let by_cpu = cores_each.map_or(f64::INFINITY, |each| {
+        let rises = |line: &Line| (line.slope_error).is_some_and(|e| line.slope > 3.0 * e);
+        let by_cpu = self.line(Resource::Cpu).filter(rises).map(|line| {
+            let each = line.slope / 100.0 * f64::from(climb.processors);
             processors * stop(Resource::Cpu) / each
         });
-        Some(if by_cpu < by_memory {
-            (by_cpu, "CPU")
-        } else {
-            (by_memory, "memory")
+        Some(match by_cpu {
+            Some(by_cpu) if by_cpu < by_memory => (by_cpu, "CPU"),
+            _ => (by_memory, "memory"),
         })
     }
 
@@ -348,21 +307,13 @@ impl Bound {
     /// `memory at 43,200,000 guests (modelled)`.
     #[must_use]
     pub fn line(&self) -> String {
-        if self.modelled {
-            format!(
-                "{} at about {} {} (modelled)",
-                self.words,
-                about(self.guests),
-                noun(self.guests, "guest")
-            )
+        let (about, guests, flag) = if self.modelled {
+            ("about ", about(self.guests), " (modelled)")
         } else {
-            format!(
-                "{} at {} {}",
-                self.words,
-                count(self.guests),
-                noun(self.guests, "guest")
-            )
-        }
+            ("", count(self.guests), "")
+        };
+        let noun = noun(self.guests, "guest");
+        format!("{} at {about}{guests} {noun}{flag}", self.words)
     }
 }
 
