@@ -7,23 +7,21 @@ mod energy;
 pub use energy::Energy;
 
 use crate::limits::Binding;
-use crate::plan::{Kind, Method, Variant};
+use crate::plan::{Method, Variant};
 use crate::record::{Births, Climb, Idle, Interval, Latency, Sample, VERSION};
 use crate::resources::{Accounts, Memory};
 use crate::stop::{judge, steps};
 use crate::supervisor::{
-    Answer, Guests, LinuxOptions, Request, Runtime, SUPERVISOR, Spec, Supervisor,
+    Answer, Guests, Request, SUPERVISOR, Spec, Supervisor, echo_guest, installed, vmm_program,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use vtax_guest::image::{self, EchoGuest, Recipe};
 use vtax_guest::platform::container::{self, ContainerPool};
-use vtax_guest::platform::vmm::Vmm;
 use vtax_host::cell::{Cell, CellConfig, Seat, Space};
 use vtax_host::journal::Journal;
 use vtax_host::kernel_file;
-use vtax_host::settings::{Level, Settings};
+use vtax_host::settings::Level;
 use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
 use vtax_kernel::cgroup::{self, GroupClock};
@@ -34,13 +32,13 @@ pub struct Bench<'a> {
     /// The method.
     pub method: &'a Method,
     /// The host.
-    pub roots: &'a Roots,
+    pub roots: Roots,
     /// Stop requests.
     pub signals: &'a Signals,
     /// The arguments that make this program a supervisor.
     pub words: &'a [String],
     /// The host's energy meter, where there is one.
-    pub energy: &'a mut Option<Energy>,
+    pub energy: Option<Energy>,
 }
 
 /// The longest request for guests. Stop requests are checked between two requests.
@@ -69,7 +67,7 @@ pub fn climb(
         ..CellConfig::default()
     };
     let cell = Cell::create(config, journal)?;
-    let before = Accounts::read(bench.roots)?.memory;
+    let before = Accounts::read(&bench.roots)?.memory;
     let (cpu_before, began) = (process_cpu(), Instant::now());
     let seat = cell.target()?;
     let supervisor = start(&seat, bench, variant)?;
@@ -77,7 +75,7 @@ pub fn climb(
     let mut ascent = Ascent {
         bench,
         supervisor,
-        group: Group::new(&seat),
+        group: seat.cgroups(),
         began,
         guard_cpu: 0.0,
         rate: None,
@@ -86,9 +84,9 @@ pub fn climb(
     let idle = ascent.idle()?;
     let top = climb.last().map_or(0, |top| top.population);
     let method = ascent.bench.method;
-    let (cloud, left) = match variant.kind {
+    let (cloud, left) = match variant.guests {
         // The monitor of micro VMs cannot end guests individually.
-        Kind::Mvm { .. } => (None, top),
+        Guests::Mvm { .. } => (None, top),
         _ => ascent.churn(&method.churn, top, seed)?,
     };
     let descent = ascent.down(top, left)?;
@@ -122,88 +120,39 @@ pub fn climb(
 /// When a program or a device is missing.
 pub fn check(variant: &Variant, roots: &Roots) -> Result<(), HostError> {
     vtax_host::knobs::host::check(&variant.host, &roots.sys)?;
-    match &variant.kind {
-        Kind::Container { runtime } => container::runtime(&runtime_settings(runtime)).map(drop),
-        Kind::Qemu(options) => installed(
-            roots,
-            &options.program,
-            "install the Debian package qemu-system-x86",
-        )
-        .map(drop),
-        Kind::Linux(vmm) => {
-            self::vmm(roots, *vmm)?;
+    match &variant.guests {
+        Guests::Container { runtime } => runtime_of(runtime).map(drop),
+        Guests::Qemu(options) => {
+            let remedy = "install the Debian package qemu-system-x86";
+            installed(roots, &options.program, remedy).map(drop)
+        }
+        Guests::Linux(vmm) => {
+            vmm_program(roots, *vmm)?;
             let kvm = roots.dev.join("kvm");
             kernel_file::device(&kvm).map_err(HostError::file("open", &kvm))?;
             echo_guest().map(drop)
         }
-        Kind::Mvm { .. } => vtax_mvm::machine::kvm::Host::open()
+        Guests::Mvm { .. } => vtax_mvm::machine::kvm::Host::open()
             .map(drop)
             .map_err(|cause| HostError::Missing {
                 what: format!("the KVM of micro VMs ({cause})"),
                 remedy: "run on a host that has it, or climb platforms that need none".to_owned(),
             }),
-        Kind::Thread | Kind::Process => Ok(()),
+        Guests::Thread | Guests::Process => Ok(()),
     }
 }
 
-fn installed(roots: &Roots, program: &str, remedy: &str) -> Result<PathBuf, HostError> {
-    roots.program(program).ok_or_else(|| HostError::Missing {
-        what: format!("the program {program}"),
-        remedy: remedy.to_owned(),
-    })
-}
-
-fn vmm(roots: &Roots, vmm: Vmm) -> Result<PathBuf, HostError> {
-    let name = vmm.program();
-    let remedy = format!(
-        "put its project's release into /usr/local/bin, or write if_present = true for {name}"
-    );
-    installed(roots, name, &remedy)
-}
-
-/// The kernel and initial RAM disk of guests that boot Linux, from the guest image of the lab.
-fn echo_guest() -> Result<EchoGuest, HostError> {
-    let files = image::cached(&Recipe::standard())?.ok_or_else(|| HostError::Missing {
-        what: "the guest image, whose kernel is to boot".to_owned(),
-        remedy: "make it with `vtax image build`".to_owned(),
-    })?;
-    image::echo_guest(&files)
-}
-
-fn runtime_settings(runtime: &str) -> Settings {
-    [("container.runtime", Level::Text(runtime.to_owned()))]
-        .into_iter()
-        .collect()
+/// The OCI runtime of this name, or one that works for `auto`.
+fn runtime_of(name: &str) -> Result<container::Runtime, HostError> {
+    let wanted = ("container.runtime", Level::Text(name.to_owned()));
+    container::runtime(&[wanted].into_iter().collect())
 }
 
 fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Supervisor, HostError> {
-    let mut pool = None;
-    let guests = match &variant.kind {
-        Kind::Thread => Guests::Thread,
-        Kind::Process => Guests::Process,
-        Kind::Mvm { live, image } => Guests::Mvm {
-            live: *live,
-            image: image.clone(),
-        },
-        Kind::Qemu(options) => Guests::Qemu(options.clone()),
-        Kind::Linux(vmm) => Guests::Linux(LinuxOptions {
-            vmm: *vmm,
-            program: self::vmm(bench.roots, *vmm)?.display().to_string(),
-            guest: echo_guest()?,
-        }),
-        Kind::Container { runtime } => {
-            let runtime = container::runtime(&runtime_settings(runtime))?;
-            let place = pool.insert(ContainerPool::in_cell(seat, runtime)?);
-            Guests::Container {
-                runtime: Runtime {
-                    program: runtime.name().to_owned(),
-                    control_group: place.control_group.clone(),
-                },
-            }
-        }
-    };
-    let spec = Spec {
-        guests,
+    let mut spec = Spec {
+        guests: variant.guests.clone(),
+        control_group: String::new(),
+        kernel: None,
         work: variant.work,
         working_percent: bench.method.working_percent,
         first: 0,
@@ -212,12 +161,18 @@ fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Superv
         limits: bench.method.limits,
         words: bench.words.to_vec(),
     };
-    let program = std::env::current_exe().map_err(HostError::process("find", "this program"))?;
-    let argument = serde_json::to_string(&spec)
-        .map_err(|cause| HostError::process("start", SUPERVISOR)(cause.into()))?;
-    let mut line = vec![program.display().to_string()];
-    line.extend(bench.words.iter().cloned());
-    line.push(argument);
+    let mut pool = None;
+    match &mut spec.guests {
+        Guests::Container { runtime } => {
+            let found = runtime_of(runtime)?;
+            found.name().clone_into(runtime);
+            let pool = pool.insert(ContainerPool::in_cell(seat, found)?);
+            spec.control_group.clone_from(&pool.control_group);
+        }
+        Guests::Linux(_) => spec.kernel = Some(echo_guest()?),
+        _ => {}
+    }
+    let line = spec.command_line()?;
     Supervisor::start(match &pool {
         Some(pool) => pool.command(seat, &line),
         None => seat.command(Space::Switch, &line),
@@ -229,12 +184,18 @@ impl Bench<'_> {
     fn joules(&mut self) -> Option<f64> {
         self.energy.as_mut().and_then(Energy::read)
     }
+
+    /// The energy since `earlier`, in joules.
+    fn joules_since(&mut self, earlier: Option<f64>) -> Option<f64> {
+        Some((self.joules()? - earlier?).max(0.0))
+    }
 }
 
 struct Ascent<'a, 'b> {
     bench: &'a mut Bench<'b>,
     supervisor: Supervisor,
-    group: Group,
+    /// The directories of the population's control group.
+    group: Vec<PathBuf>,
     began: Instant,
     guard_cpu: f64,
     /// Guests made per second in the last request.
@@ -306,14 +267,11 @@ impl Ascent<'_, '_> {
             sum.exceeded = answer.exceeded;
             sum.process = answer.process;
         }
-        let latency = |micros: &mut Vec<f64>| {
-            (!micros.is_empty()).then(|| Latency::of(std::mem::take(micros), 0))
-        };
         let births = Births {
             count: sum.population.saturating_sub(from),
             seconds: sum.seconds,
-            create: latency(&mut sum.create),
-            boot: latency(&mut sum.boot),
+            create: Latency::of_any(std::mem::take(&mut sum.create)),
+            boot: Latency::of_any(std::mem::take(&mut sum.boot)),
         };
         Ok((births, sum))
     }
@@ -327,12 +285,12 @@ impl Ascent<'_, '_> {
         std::thread::sleep(SETTLE);
         let (energy, clock) = (self.bench.joules(), Instant::now());
         let mut samples = Vec::new();
-        let mut earlier = Accounts::read(self.bench.roots)?;
-        let mut cpu = self.group.read();
+        let mut earlier = Accounts::read(&self.bench.roots)?;
+        let mut cpu = GroupUsage::read(&self.group);
         for _ in 0..self.bench.method.samples {
             std::thread::sleep(self.bench.method.sample);
-            let now = Accounts::read(self.bench.roots)?;
-            let cpu_now = self.group.read();
+            let now = Accounts::read(&self.bench.roots)?;
+            let cpu_now = GroupUsage::read(&self.group);
             samples.push(Sample {
                 at: self.began.elapsed().as_secs_f64(),
                 shares: now.shares_since(&earlier, process.as_ref()),
@@ -342,15 +300,14 @@ impl Ascent<'_, '_> {
             (earlier, cpu) = (now, cpu_now);
         }
         let seconds = clock.elapsed().as_secs_f64();
-        let joules = energy
-            .zip(self.bench.joules())
-            .map(|(then, now)| ((now - then).max(0.0), seconds));
+        let joules = self.bench.joules_since(energy);
         Ok(Interval {
             population,
             samples,
             memory: earlier.memory,
-            charged: self.group.charged(),
-            joules,
+            // None where memory is not accounted.
+            charged: cgroup::memory_used(&self.group).map(|bytes| bytes.0 as f64),
+            joules: joules.map(|joules| (joules, seconds)),
             ..Interval::default()
         })
     }
@@ -368,18 +325,21 @@ impl Ascent<'_, '_> {
         if wanted.is_zero() {
             return Ok(None);
         }
-        let (energy, cpu, clock) = (self.bench.joules(), self.group.read(), Instant::now());
+        let (energy, cpu, clock) = (
+            self.bench.joules(),
+            GroupUsage::read(&self.group),
+            Instant::now(),
+        );
         while clock.elapsed() < wanted {
             self.bench.signals.check()?;
             std::thread::sleep(Duration::from_millis(100).min(wanted));
         }
         let seconds = clock.elapsed().as_secs_f64();
-        let used = self.group.read().seconds - cpu.seconds;
-        let joules = energy.zip(self.bench.joules());
+        let used = GroupUsage::read(&self.group);
         Ok(Some(Idle {
             seconds,
-            core_percent: used.max(0.0) / seconds * 100.0,
-            joules: joules.map(|(then, now)| (now - then).max(0.0)),
+            core_percent: used.core_percent_since(&cpu, seconds),
+            joules: self.bench.joules_since(energy),
         }))
     }
 
@@ -419,7 +379,7 @@ fn returned(
         .map_or(0.0, |top| before.available - top.memory.available);
     let clock = Instant::now();
     loop {
-        let memory = Accounts::levels(bench.roots)?.memory;
+        let memory = Accounts::levels(&bench.roots)?.memory;
         let missing = before.available - memory.available;
         if missing <= taken.max(0.0) * (1.0 - RETURNED)
             || clock.elapsed() > bench.method.memory_return
@@ -437,11 +397,7 @@ fn processors() -> u32 {
         .unwrap_or(1)
 }
 
-/// The control group of the population.
-struct Group {
-    folders: Vec<PathBuf>,
-}
-
+/// What the population has used.
 #[derive(Clone, Copy)]
 struct GroupUsage {
     at: Instant,
@@ -451,34 +407,23 @@ struct GroupUsage {
     disk_bytes: f64,
 }
 
-impl Group {
-    fn new(seat: &Seat<'_>) -> Self {
+impl GroupUsage {
+    /// Reads the accounts of a control group, whose directories these are.
+    fn read(group: &[PathBuf]) -> Self {
+        let times = GroupClock::find(group).and_then(|mut clock| clock.times().ok());
+        let disk_bytes = group.iter().find_map(|folder| cgroup::disk_bytes(folder));
         Self {
-            folders: seat.cgroups(),
-        }
-    }
-
-    fn read(&self) -> GroupUsage {
-        let clock = GroupClock::find(&self.folders);
-        let times = clock.and_then(|mut clock| clock.times().ok());
-        let mut disks = self.folders.iter();
-        GroupUsage {
             at: Instant::now(),
             seconds: times.unwrap_or_default().total.as_secs_f64(),
-            disk_bytes: disks
-                .find_map(|group| cgroup::disk_bytes(group))
-                .unwrap_or_default()
-                .0 as f64,
+            disk_bytes: disk_bytes.unwrap_or_default().0 as f64,
         }
     }
 
-    /// Memory charged to the group in bytes; `None` where memory is not accounted.
-    fn charged(&self) -> Option<f64> {
-        cgroup::memory_used(&self.folders).map(|bytes| bytes.0 as f64)
+    /// Processor time since `earlier`, in percent of one processor, over `seconds`.
+    fn core_percent_since(&self, earlier: &Self, seconds: f64) -> f64 {
+        (self.seconds - earlier.seconds).max(0.0) / seconds.max(1e-9) * 100.0
     }
-}
 
-impl GroupUsage {
     /// Processor time since `earlier`, in percent of all processors.
     fn share_since(&self, earlier: &Self) -> f64 {
         let wall = (self.at - earlier.at).as_secs_f64() * f64::from(processors());

@@ -2,7 +2,7 @@
 //! A density plan: a TOML file of platforms, their factors, and the method of the climbs.
 
 use crate::limits::Limits;
-use crate::supervisor::{Devices, QemuOptions, Work};
+use crate::supervisor::{Guests, QemuOptions, Work};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::Duration;
@@ -63,8 +63,8 @@ pub struct Variant {
     pub number: usize,
     /// Its name in trials and tables.
     pub treatment: Treatment,
-    /// The kind of its guests.
-    pub kind: Kind,
+    /// Its guests.
+    pub guests: Guests,
     /// The work of some guests while the others are probed.
     pub work: Option<Work>,
     /// The expected maximum.
@@ -75,42 +75,7 @@ pub struct Variant {
     pub if_present: bool,
 }
 
-/// A platform with the options of its guests.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Kind {
-    /// Threads.
-    Thread,
-    /// Processes.
-    Process,
-    /// Containers, by `auto`, `runc` or `crun`.
-    Container {
-        /// The runtime's name.
-        runtime: String,
-    },
-    /// Micro VMs.
-    Mvm {
-        /// Live or parked.
-        live: bool,
-        /// Their image.
-        image: String,
-    },
-    /// QEMUs.
-    Qemu(QemuOptions),
-    /// VMs that boot Linux, by this VMM.
-    Linux(Vmm),
-}
-
-impl Kind {
-    /// The program that makes its guests, unless that is vtax.
-    #[must_use]
-    pub fn program(&self) -> Option<&str> {
-        match self {
-            Self::Qemu(options) => Some(&options.program),
-            Self::Linux(vmm) => Some(vmm.program()),
-            Self::Thread | Self::Process | Self::Container { .. } | Self::Mvm { .. } => None,
-        }
-    }
-
+impl Guests {
     /// The reason why an emulated host cannot make such guests. It has the packages of its recipe and no file of this
     /// host; with Xen it has no KVM and no QEMU for guests of its own.
     fn absence(&self, hypervisor: Hypervisor) -> Option<String> {
@@ -159,32 +124,35 @@ pub struct Plan {
     pub is_quick: bool,
 }
 
-impl Default for Method {
-    fn default() -> Self {
+impl Method {
+    /// The method by these settings, and the defaults of [`METHOD`].
+    fn of(settings: &Settings) -> Self {
+        let parameter = |key: &str| METHOD.iter().find(|parameter| parameter.key == key);
+        let number = |key| parameter(key).map_or(0.0, |parameter| parameter.number(settings));
+        let whole = |key| number(key) as u32;
+        let seconds = |key| Duration::from_secs_f64(number(key));
         Self {
-            intervals: 20,
+            intervals: whole("intervals"),
             limits: Limits {
-                stop_percent: 90.0,
-                reserve_percent: 10.0,
-                probe_p99_ms: 1000.0,
+                stop_percent: number("stop_percent"),
+                reserve_percent: number("reserve_percent"),
+                probe_p99_ms: number("probe_p99_ms"),
             },
-            samples: 5,
-            sample: Duration::from_millis(200),
-            probes: 100,
-            idle: Duration::from_secs(10),
-            memory_return: Duration::from_secs(15),
-            one_process: false,
-            working_percent: 10,
+            samples: whole("samples"),
+            sample: Duration::from_millis(whole("sample_ms").into()),
+            probes: whole("probes"),
+            idle: seconds("idle_seconds"),
+            memory_return: seconds("return_seconds"),
+            one_process: settings.bool("one_process", false),
+            working_percent: whole("working_percent"),
             churn: Churn {
-                watched: Duration::ZERO,
-                life: Duration::from_secs(10),
-                load_percent: 80.0,
+                watched: seconds("cloud_seconds"),
+                life: seconds("cloud_life_seconds"),
+                load_percent: number("cloud_load_percent"),
             },
         }
     }
-}
 
-impl Method {
     /// The time of a climb without that of making guests.
     #[must_use]
     pub fn least_time(&self) -> Duration {
@@ -297,7 +265,7 @@ impl Plan {
     /// Removes the optional platforms whose program is missing and returns them.
     pub fn leave_out_absent(&mut self, roots: &Roots) -> Vec<String> {
         self.leave_out(&|variant| {
-            let program = variant.kind.program();
+            let program = variant.guests.program();
             program.is_some_and(|name| roots.program(name).is_none())
         })
     }
@@ -318,9 +286,9 @@ impl Plan {
     /// # Errors
     /// The other platforms that they do not have, each with the reason.
     pub fn for_testbed(&mut self, hypervisor: Hypervisor) -> Result<Vec<String>, LabError> {
-        let labels = self.leave_out(&|variant| variant.kind.absence(hypervisor).is_some());
+        let labels = self.leave_out(&|variant| variant.guests.absence(hypervisor).is_some());
         let missing = self.variants.iter().filter_map(|variant| {
-            let why = variant.kind.absence(hypervisor)?;
+            let why = variant.guests.absence(hypervisor)?;
             Some(format!("{}: {why}", variant.treatment.label))
         });
         let missing: Vec<String> = missing.collect();
@@ -385,22 +353,35 @@ impl Plan {
 
 type Reader<'a> = read::Reader<'a, ()>;
 
-const METHOD: [&str; 14] = [
-    "intervals",
-    "stop_percent",
-    "reserve_percent",
-    "probe_p99_ms",
-    "samples",
-    "sample_ms",
-    "probes",
-    "idle_seconds",
-    "return_seconds",
-    "one_process",
-    "working_percent",
-    "cloud_seconds",
-    "cloud_life_seconds",
-    "cloud_load_percent",
+const fn whole(key: &'static str, low: i64, high: i64, default: &'static str) -> Parameter {
+    Parameter::new(key, Domain::Integer(low, high), default)
+}
+
+const fn number(key: &'static str, low: f64, high: f64, default: &'static str) -> Parameter {
+    Parameter::new(key, Domain::Number(low, high), default)
+}
+
+/// The keys of `[density]` and `[quick]`.
+const METHOD: [Parameter; 14] = [
+    whole("intervals", 2, 1000, "20"),
+    number("stop_percent", 1.0, 100.0, "90"),
+    number("reserve_percent", 5.0, 99.0, "10"),
+    number("probe_p99_ms", 0.001, 1e6, "1000"),
+    whole("samples", 1, 1000, "5"),
+    whole("sample_ms", 10, 60_000, "200"),
+    whole("probes", 1, 1_000_000, "100"),
+    number("idle_seconds", 0.0, 3600.0, "10"),
+    number("return_seconds", 0.0, 3600.0, "15"),
+    Parameter::new("one_process", Domain::Bool, "false"),
+    whole("working_percent", 1, 99, "10"),
+    number("cloud_seconds", 0.0, 3600.0, "0"),
+    number("cloud_life_seconds", 0.1, 3600.0, "10"),
+    number("cloud_load_percent", 1.0, 1000.0, "80"),
 ];
+
+fn method_keys() -> impl Iterator<Item = &'static str> + Clone {
+    METHOD.iter().map(|parameter| parameter.key)
+}
 
 fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<Plan> {
     let keys = [
@@ -414,22 +395,23 @@ fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<P
         "platform",
     ];
     reader.only(root, keys, "a density plan");
-    let mut method = Method::default();
+    let mut settings = Settings::default();
     let mut repetitions = repetitions(reader, root).unwrap_or(3);
     if root.get("density").is_none() {
         reader
             .complain(0, "`[density]` is missing")
             .help_with("add a section [density]; whatever it leaves out has a default");
     }
-    if let Some(table) = reader.section(root, "density", METHOD) {
-        method = read_method(reader, table, method);
+    if let Some(table) = reader.section(root, "density", method_keys()) {
+        read_method(reader, table, &mut settings);
     }
-    let of_quick = METHOD.into_iter().chain(["repetitions"]);
+    let of_quick = method_keys().chain(["repetitions"]);
     if let Some(table) = reader.section(root, "quick", of_quick) {
-        let quick = read_method(reader, table, method);
+        let mut quick = settings.clone();
+        read_method(reader, table, &mut quick);
         let fewer = self::repetitions(reader, table);
         if is_quick {
-            (method, repetitions) = (quick, fewer.unwrap_or(repetitions));
+            (settings, repetitions) = (quick, fewer.unwrap_or(repetitions));
         }
     }
     let variants = read_variants(reader, root, repetitions, is_quick);
@@ -439,7 +421,7 @@ fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<P
         seed: reader.integer(root, "seed", 0, i64::MAX).unwrap_or(1),
         repetitions,
         again: reader.again(root),
-        method,
+        method: Method::of(&settings),
         variants,
         is_quick,
     })
@@ -449,44 +431,17 @@ fn repetitions(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Option<u32> {
     reader.integer(table, "repetitions", 1, 1000)
 }
 
-/// The method of a section; keys that it leaves out keep the values of `before`.
-fn read_method(reader: &mut Reader<'_>, table: &DeTable<'_>, before: Method) -> Method {
-    let mut number = |key: &str, low: f64, high: f64, before: f64| {
-        reader.number(table, key, low, high).unwrap_or(before)
-    };
-    let limits = Limits {
-        stop_percent: number("stop_percent", 1.0, 100.0, before.limits.stop_percent),
-        reserve_percent: number("reserve_percent", 5.0, 99.0, before.limits.reserve_percent),
-        probe_p99_ms: number("probe_p99_ms", 0.001, 1e6, before.limits.probe_p99_ms),
-    };
-    let mut seconds = |key: &str, low: f64, before: Duration| {
-        Duration::from_secs_f64(number(key, low, 3600.0, before.as_secs_f64()))
-    };
-    let idle = seconds("idle_seconds", 0.0, before.idle);
-    let memory_return = seconds("return_seconds", 0.0, before.memory_return);
-    let churn = Churn {
-        watched: seconds("cloud_seconds", 0.0, before.churn.watched),
-        life: seconds("cloud_life_seconds", 0.1, before.churn.life),
-        load_percent: number("cloud_load_percent", 1.0, 1000.0, before.churn.load_percent),
-    };
-    let mut count = |key: &str, low: i64, high: i64, before: u32| {
-        reader.integer(table, key, low, high).unwrap_or(before)
-    };
-    Method {
-        limits,
-        idle,
-        memory_return,
-        churn,
-        working_percent: count("working_percent", 1, 99, before.working_percent),
-        intervals: count("intervals", 2, 1000, before.intervals),
-        samples: count("samples", 1, 1000, before.samples),
-        probes: count("probes", 1, 1_000_000, before.probes),
-        sample: reader
-            .integer(table, "sample_ms", 10, 60_000)
-            .map_or(before.sample, Duration::from_millis),
-        one_process: reader
-            .switch(table, "one_process")
-            .unwrap_or(before.one_process),
+/// Reads the settings of a section of the method.
+fn read_method(reader: &mut Reader<'_>, table: &DeTable<'_>, settings: &mut Settings) {
+    for Parameter { key, domain, .. } in METHOD {
+        let level = match domain {
+            Domain::Integer(low, high) => reader.integer(table, key, low, high).map(Level::Integer),
+            Domain::Number(low, high) => reader.number(table, key, low, high).map(Level::Number),
+            _ => reader.switch(table, key).map(Level::Bool),
+        };
+        settings
+            .0
+            .extend(level.map(|level| (key.to_owned(), level)));
     }
 }
 
@@ -610,7 +565,7 @@ fn variant(
             platform_kind: platform.kind.to_owned(),
             workload_kind: WORKLOAD.to_owned(),
         },
-        kind: kind(platform.kind, &settings),
+        guests: guests_of(platform.kind, &settings),
         work: settings.text("work").and_then(Work::parse),
         maximum: if is_quick { quick } else { full },
         host: Settings(host),
@@ -618,31 +573,28 @@ fn variant(
     }
 }
 
-/// The kind of a platform with its options.
-fn kind(name: &str, settings: &Settings) -> Kind {
+/// The guests of a platform with their options.
+fn guests_of(kind: &str, settings: &Settings) -> Guests {
     let text = |key: &str| settings.text(key).unwrap_or_default().to_owned();
-    match name {
-        "thread" => Kind::Thread,
-        "process" => Kind::Process,
-        "container" => Kind::Container {
+    match kind {
+        "thread" => Guests::Thread,
+        "process" => Guests::Process,
+        "container" => Guests::Container {
             runtime: text("runtime"),
         },
-        "qemu" => Kind::Qemu(QemuOptions {
+        "qemu" => Guests::Qemu(QemuOptions {
             program: match text("binary") {
                 path if path.contains('/') => path,
                 architecture => format!("qemu-system-{architecture}"),
             },
             machine: text("machine"),
             accel: text("accel"),
-            devices: match settings.text("devices") {
-                Some("stock") => Devices::Stock,
-                _ => Devices::Off,
-            },
+            is_stock: settings.text("devices") == Some("stock"),
             image: text("image"),
         }),
-        "firecracker" => Kind::Linux(Vmm::Firecracker),
-        "cloud-hypervisor" => Kind::Linux(Vmm::CloudHypervisor),
-        other => Kind::Mvm {
+        "firecracker" => Guests::Linux(Vmm::Firecracker),
+        "cloud-hypervisor" => Guests::Linux(Vmm::CloudHypervisor),
+        other => Guests::Mvm {
             live: other == "mvm-live",
             image: text("image"),
         },
@@ -691,8 +643,8 @@ mod tests {
             "{HEAD}[[platform]]\nkind = \"qemu\"\nbinary = [\"i386\", \"/opt/qemu-10/bin/qemu-system-i386\"]\n"
         );
         let plan = read(&text, false).unwrap();
-        let programs = plan.variants.iter().map(|variant| match &variant.kind {
-            Kind::Qemu(options) => options.program.as_str(),
+        let programs = plan.variants.iter().map(|variant| match &variant.guests {
+            Guests::Qemu(options) => options.program.as_str(),
             other => panic!("{other:?}"),
         });
         let mut programs: Vec<&str> = programs.collect();

@@ -3,10 +3,11 @@
 
 use crate::climb::{Bench, Energy, check, climb};
 use crate::limits::{Binding, Limits};
-use crate::plan::{Plan, Variant};
+use crate::plan::{Plan, Variant, WORKLOAD};
 use crate::record::{Climb, Cloud, Interval, Latency};
 use crate::resources::{Memory, Resource};
-use crate::stop::nearest;
+use crate::stop::{median, nearest};
+use crate::supervisor::Guests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -124,28 +125,26 @@ pub fn run(
     progress: &mut dyn Progress,
 ) -> Result<(ResultsDir, RunSummary), LabError> {
     let mut climbs = Climbs {
-        plan: planned.plan,
         planned,
-        words,
         place: &options.place,
         host: options.host,
-        signals,
-        roots: Roots::host(),
-        energy: None,
+        bench: Bench {
+            method: &planned.plan.method,
+            roots: Roots::host(),
+            signals,
+            words,
+            energy: None,
+        },
     };
     run_experiment(&mut climbs, options, signals, progress)
 }
 
 struct Climbs<'a> {
-    plan: &'a Plan,
     planned: PlannedClimbs<'a>,
-    words: &'a [String],
     place: &'a str,
     /// The flag of this host: no number of a climb has a better one.
     host: Source,
-    signals: &'a Signals,
-    roots: Roots,
-    energy: Option<Energy>,
+    bench: Bench<'a>,
 }
 
 impl Experiment for Climbs<'_> {
@@ -162,23 +161,18 @@ impl Experiment for Climbs<'_> {
     }
 
     fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
-        let missing: Vec<String> = self
-            .plan
-            .variants
-            .iter()
-            .filter_map(|variant| {
-                let cause = check(variant, &self.roots).err()?;
-                Some(format!("{}: {cause}", variant.treatment.label))
-            })
-            .collect();
+        let missing = self.planned.plan.variants.iter().filter_map(|variant| {
+            let cause = check(variant, &self.bench.roots).err()?;
+            Some(format!("\n  {}: {cause}", variant.treatment.label))
+        });
+        let missing: String = missing.collect();
         if !missing.is_empty() {
             return Err(LabError::Plan(format!(
-                "this host cannot run the plan:\n  {}",
-                missing.join("\n  ")
+                "this host cannot run the plan:{missing}"
             )));
         }
-        self.energy = Energy::open(&self.roots)?;
-        if self.energy.is_none() {
+        self.bench.energy = Energy::open(&self.bench.roots)?;
+        if self.bench.energy.is_none() {
             note("no energy meter on this host: no joules".to_owned());
         }
         Ok(())
@@ -196,24 +190,17 @@ impl Experiment for Climbs<'_> {
         log: &mut Log<'_>,
         trial: &mut Trial,
     ) -> Result<(), LabError> {
-        let Some(variant) = self.plan.variants.get(assignment.treatment) else {
+        let plan = self.planned.plan;
+        let Some(variant) = plan.variants.get(assignment.treatment) else {
             let treatment = assignment.treatment;
             return Err(LabError::Plan(format!(
                 "the plan has no treatment {treatment}"
             )));
         };
-        knobs::host::apply(&variant.host, &self.roots.sys, journal)?;
-        let limits = &self.plan.method.limits;
-        let mut bench = Bench {
-            method: &self.plan.method,
-            roots: &self.roots,
-            signals: self.signals,
-            words: self.words,
-            energy: &mut self.energy,
-        };
-        let seed = self.plan.seed.wrapping_add(assignment.block.into());
-        let (record, facts) = climb(&mut bench, variant, seed, journal, &mut |interval| {
-            log.event(sampled(limits, interval, variant.maximum));
+        knobs::host::apply(&variant.host, &self.bench.roots.sys, journal)?;
+        let seed = plan.seed.wrapping_add(assignment.block.into());
+        let (record, facts) = climb(&mut self.bench, variant, seed, journal, &mut |interval| {
+            log.event(sampled(&plan.method.limits, interval, variant.maximum));
         })?;
         let raw = serde_json::to_vec_pretty(&record)
             .map_err(|cause| LabError::other(cause.to_string()))?;
@@ -223,21 +210,16 @@ impl Experiment for Climbs<'_> {
         trial.metrics = metrics(&record, self.host.combine(source_of(variant)));
         trial.environment = facts;
         let factors = variant.treatment.factors.iter();
-        trial
-            .environment
-            .extend(factors.map(|(key, level)| (format!("factor.{key}"), level.clone())));
+        let factors = factors.map(|(key, level)| (format!("factor.{key}"), level.clone()));
         let binding = record.binding.to_string();
-        trial
-            .environment
-            .insert("density.binding".to_owned(), binding.clone());
+        let ended = ("density.binding".to_owned(), binding.clone());
+        trial.environment.extend(factors.chain([ended]));
         trial.window = (Nanoseconds(0), nanoseconds(record.seconds));
         trial.times.measured = nanoseconds(record.seconds);
+        let intervals = record.climb.iter().chain(&record.descent);
         trial.observation = ObservationCost {
             cpu: nanoseconds(record.own_cpu),
-            passes: record
-                .climb
-                .iter()
-                .chain(&record.descent)
+            passes: intervals
                 .map(|interval| interval.samples.len() as u64)
                 .sum(),
             missed: 0,
@@ -260,18 +242,18 @@ impl Experiment for Climbs<'_> {
 /// The progress event of an interval.
 fn sampled(limits: &Limits, interval: &Interval, maximum: u32) -> Event {
     let mut readings = BTreeMap::new();
+    let mut read = |name: &str, value, unit| {
+        readings.insert(name.to_owned(), Quantity::new(value, unit));
+    };
     if let Some((resource, share)) = nearest(limits, interval) {
-        let share = Quantity::new(share, Unit::of(Base::Percent));
-        readings.insert(resource.name().to_owned(), share);
+        read(resource.name(), share, Unit::of(Base::Percent));
     }
     if let Some(births) = interval.births.filter(|births| births.seconds > 0.0) {
         let rate = f64::from(births.count) / births.seconds;
-        let rate = Quantity::new(rate, Unit::per(Base::One, Base::Second));
-        readings.insert("guests made".to_owned(), rate);
+        read("guests made", rate, Unit::per(Base::One, Base::Second));
     }
     if let Some(probe) = interval.probe {
-        let p99 = Quantity::new(probe.p99_us / 1e6, Unit::of(Base::Second));
-        readings.insert("probe p99".to_owned(), p99);
+        read("probe p99", probe.p99_us / 1e6, Unit::of(Base::Second));
     }
     Event::Sampled(SampledLevel {
         level: interval.population.into(),
@@ -284,8 +266,8 @@ fn sampled(limits: &Limits, interval: &Interval, maximum: u32) -> Event {
 
 /// The source of a variant's processor time: emulated where QEMU emulates the guests' instructions.
 fn source_of(variant: &Variant) -> Source {
-    match &variant.kind {
-        crate::plan::Kind::Qemu(options) if options.accel == "tcg" => Source::Emulated,
+    match &variant.guests {
+        Guests::Qemu(options) if options.accel == "tcg" => Source::Emulated,
         _ => Source::Measured,
     }
 }
@@ -298,85 +280,71 @@ fn nanoseconds(seconds: f64) -> Nanoseconds {
 
 /// Reasons not to trust a climb.
 fn suspicions(climb: &Climb) -> Vec<String> {
-    let mut reasons = Vec::new();
-    let samples = || climb.climb.iter().flat_map(|interval| &interval.samples);
-    let foreign = samples()
+    let samples = climb.climb.iter().flat_map(|interval| &interval.samples);
+    let foreign = samples
         .filter_map(|sample| Some(sample.shares.get(&Resource::Cpu)? - sample.population_cpu));
-    if let Some(foreign) = crate::stop::median(foreign).filter(|share| *share > FOREIGN_PERCENT) {
-        reasons.push(format!(
-            "other programs used {foreign:.0} % of the machine while guests slept"
-        ));
-    }
-    if climb.overhead_percent() > OVERHEAD_PERCENT {
-        reasons.push(format!(
-            "the climb itself used {:.1} % of a processor",
-            climb.overhead_percent()
-        ));
-    }
-    let taken = climb.before.available
-        - climb
-            .top()
-            .map_or(climb.before.available, |top| top.memory.available);
-    if let Some(returned) = climb
-        .returned_percent()
-        .filter(|percent| *percent < RETURNED_PERCENT && taken > JUDGED_BYTES)
-    {
-        reasons.push(format!(
-            "only {returned:.0} % of the memory came back within {:.0} s",
-            climb.returned_after
-        ));
-    }
-    if taken < JUDGED_BYTES && climb.guests() > 0 {
-        reasons.push(format!(
-            "the whole population took {:.0} MB, which changes by other programs may hide",
-            taken.max(0.0) / 1e6
-        ));
-    }
-    reasons
+    let foreign = median(foreign).filter(|share| *share > FOREIGN_PERCENT);
+    let own = Some(climb.overhead_percent()).filter(|percent| *percent > OVERHEAD_PERCENT);
+    let top = climb.top().map(|top| top.memory.available);
+    let taken = top.map_or(0.0, |available| climb.before.available - available);
+    let is_judged = taken > JUDGED_BYTES;
+    let returned = climb.returned_percent();
+    let returned = returned.filter(|percent| *percent < RETURNED_PERCENT && is_judged);
+    let reasons = [
+        foreign.map(|share| {
+            format!("other programs used {share:.0} % of the machine while guests slept")
+        }),
+        own.map(|percent| format!("the climb itself used {percent:.1} % of a processor")),
+        returned.map(|percent| {
+            let seconds = climb.returned_after;
+            format!("only {percent:.0} % of the memory came back within {seconds:.0} s")
+        }),
+        (taken < JUDGED_BYTES && climb.guests() > 0).then(|| {
+            format!(
+                "the whole population took {:.0} MB, which changes by other programs may hide",
+                taken.max(0.0) / 1e6
+            )
+        }),
+    ];
+    reasons.into_iter().flatten().collect()
 }
 
 /// The metrics of a climb.
 fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
     let guests = f64::from(climb.guests());
     let top = climb.top();
-    let per_guest = |of: fn(&Memory) -> f64| {
-        let top = top.filter(|top| top.population > 0)?;
-        Some((of(&top.memory) - of(&climb.before)) / f64::from(top.population))
-    };
-    let cpu = top.and_then(|top| {
-        let shares = top.samples.iter().map(|sample| sample.population_cpu);
-        crate::stop::median(shares)
-    });
     let user = |memory: &Memory| memory.user + memory.swap;
-    let idle = climb.idle.map(|idle| idle.core_percent);
     let boot = |interval: Option<&Interval>| Some(interval?.births?.boot?.p50_us / 1e6);
     let probe = |of: fn(&Latency) -> f64| Some(of(top?.probe.as_ref()?) / 1e6);
     let joules = || {
         let idle = climb.idle?;
-        if guests <= 0.0 {
-            return None;
-        }
-        Some(idle.joules? / idle.seconds / guests)
+        let each = idle.joules? / idle.seconds / guests;
+        (guests > 0.0).then_some(each)
     };
     let binding = match climb.binding {
         Binding::Resource { percent, .. } => Some(percent),
         _ => None,
     };
-    let held = (climb.binding != Binding::Maximum).then_some(guests);
-    let of_cloud = |of: fn(&Cloud) -> Option<f64>| of(climb.cloud.as_ref()?);
+    let cloud = climb.cloud.as_ref();
     let turned_away = |cloud: &Cloud| {
-        (cloud.arrivals > 0)
-            .then(|| f64::from(cloud.turned_away) / f64::from(cloud.arrivals) * 100.0)
+        let share = f64::from(cloud.turned_away) / f64::from(cloud.arrivals) * 100.0;
+        (cloud.arrivals > 0).then_some(share)
     };
     let all = [
         (metric::GUESTS, Some(guests)),
-        (metric::HELD, held),
+        (
+            metric::HELD,
+            (climb.binding != Binding::Maximum).then_some(guests),
+        ),
         (metric::MEMORY_EACH, climb.bytes_each()),
         (metric::MEMORY_CHARGED_EACH, climb.charged_each()),
-        (metric::MEMORY_USER_EACH, per_guest(user)),
-        (metric::MEMORY_KERNEL_EACH, per_guest(Memory::kernel)),
-        (metric::CPU_TOP, cpu),
-        (metric::CPU_IDLE, idle),
+        (metric::MEMORY_USER_EACH, climb.part_each(user)),
+        (metric::MEMORY_KERNEL_EACH, climb.part_each(Memory::kernel)),
+        (
+            metric::CPU_TOP,
+            top.and_then(|top| top.median(|sample| Some(sample.population_cpu))),
+        ),
+        (metric::CPU_IDLE, climb.idle.map(|idle| idle.core_percent)),
         (metric::BOOT_FIRST, boot(climb.climb.get(1))),
         (metric::BOOT_LAST, boot(top)),
         (metric::PROBE_P50, probe(|probe| probe.p50_us)),
@@ -387,22 +355,19 @@ fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
         (metric::BINDING, binding),
         (
             metric::CLOUD_GUESTS,
-            of_cloud(|cloud| Some(cloud.mean_population)),
+            cloud.map(|cloud| cloud.mean_population),
         ),
-        (metric::CLOUD_TURNED_AWAY, of_cloud(turned_away)),
+        (metric::CLOUD_TURNED_AWAY, cloud.and_then(turned_away)),
         (
             metric::CLOUD_BOOT_P99,
-            of_cloud(|cloud| Some(cloud.boot?.p99_us / 1e6)),
+            cloud.and_then(|cloud| Some(cloud.boot?.p99_us / 1e6)),
         ),
         (
             metric::CLOUD_PROBE_P99,
-            of_cloud(|cloud| Some(cloud.probe.p99_us / 1e6)),
+            cloud.map(|cloud| cloud.probe.p99_us / 1e6),
         ),
-        (metric::CLOUD_LATE, of_cloud(|cloud| Some(cloud.late))),
-        (
-            metric::CLOUD_CPU,
-            of_cloud(|cloud| Some(cloud.core_percent)),
-        ),
+        (metric::CLOUD_LATE, cloud.map(|cloud| cloud.late)),
+        (metric::CLOUD_CPU, cloud.map(|cloud| cloud.core_percent)),
     ];
     let known = all.into_iter().filter_map(|(declared, value)| {
         let value = value.filter(|value| value.is_finite())?;
@@ -451,10 +416,8 @@ fn samples(climb: &Climb, source: Source, mut writer: SampleWriter) -> Result<()
 #[must_use]
 pub fn is_density(results: &ResultsDir) -> bool {
     let treatments = &results.run().treatments;
-    !treatments.is_empty()
-        && treatments
-            .iter()
-            .all(|treatment| treatment.workload == crate::plan::WORKLOAD)
+    let mut workloads = treatments.iter().map(|treatment| &treatment.workload);
+    !treatments.is_empty() && workloads.all(|workload| workload == WORKLOAD)
 }
 
 /// The default results directory of a plan.

@@ -34,7 +34,7 @@ fn described(name: &str, is_quick: bool) -> String {
             treatment.workload,
             treatment.platform_kind,
             treatment.factors,
-            variant.kind.program().unwrap_or("no program"),
+            variant.guests.program().unwrap_or("no program"),
             variant.maximum,
             variant.host.0,
             variant.if_present

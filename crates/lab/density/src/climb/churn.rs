@@ -4,7 +4,7 @@
 //! There are as many places as the climb had guests. Arrivals are a Poisson process and lifetimes are exponential
 //! (Erlang's loss system): an arrival is turned away while all places are taken. The trial's seed determines all draws.
 
-use super::Ascent;
+use super::{Ascent, GroupUsage};
 use crate::plan::Churn;
 use crate::record::{Cloud, Latency};
 use crate::supervisor::Request;
@@ -66,7 +66,7 @@ impl Ascent<'_, '_> {
             return Ok((None, places));
         }
         let (watched, clock) = (churn.watched.as_secs_f64(), Instant::now());
-        let cpu = self.group.read();
+        let cpu = GroupUsage::read(&self.group);
         let mut draw = Draw::new(churn, places, seed);
         let mut cloud = Cloud {
             places,
@@ -122,10 +122,9 @@ impl Ascent<'_, '_> {
         let seconds = clock.elapsed().as_secs_f64();
         cloud.seconds = seconds;
         cloud.mean_population = if at > 0.0 { guest_seconds / at } else { 0.0 };
-        cloud.boot = (!boot.is_empty()).then(|| Latency::of(boot, 0));
+        cloud.boot = Latency::of_any(boot);
         cloud.probe = Latency::of(answers, failed);
-        cloud.core_percent =
-            (self.group.read().seconds - cpu.seconds).max(0.0) / seconds.max(1e-9) * 100.0;
+        cloud.core_percent = GroupUsage::read(&self.group).core_percent_since(&cpu, seconds);
         Ok((Some(cloud), population))
     }
 }

@@ -2,29 +2,19 @@
 //! Guests that are containers: an OCI runtime makes each with its own namespaces, control group and
 //! capabilities, and `cat` of a static busybox runs in it.
 
+use super::Spec;
 use super::error::{GuestError, Result, last_line};
 use super::individual::{Echo, GuestDriver};
 use super::process::busybox;
 use super::work::Work;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 use vtax_guest::platform::oci::Bundle;
 use vtax_host::HostError;
 use vtax_host::command::version_line;
-
-/// The OCI runtime and the parent control group of its containers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Runtime {
-    /// The program of the runtime.
-    pub program: String,
-    /// The control group of a container as the runtime takes it, without the number.
-    pub control_group: String,
-}
 
 /// Bundles and the shared root, on the tmpfs of the cell.
 const FOLDER: &str = "/run/density";
@@ -32,14 +22,17 @@ const FOLDER: &str = "/run/density";
 /// The containers of one supervisor.
 #[derive(Debug)]
 pub(super) struct Containers {
-    runtime: Runtime,
+    /// The program of the OCI runtime.
+    runtime: String,
+    /// The control group of a container as the runtime takes it, without the number.
+    control_group: String,
     folder: PathBuf,
     first: u32,
     work: Option<Work>,
 }
 
 impl Containers {
-    pub(super) fn new(runtime: Runtime, first: u32, work: Option<Work>) -> Result<Self> {
+    pub(super) fn new(runtime: &str, spec: &Spec) -> Result<Self> {
         let folder = PathBuf::from(FOLDER);
         let root = folder.join("root");
         for directory in ["bin", "proc", "dev", "sys", "tmp"] {
@@ -51,10 +44,11 @@ impl Containers {
             fs::copy(busybox()?, &copy).map_err(HostError::file("create", copy))?;
         }
         Ok(Self {
-            runtime,
+            runtime: runtime.to_owned(),
+            control_group: spec.control_group.clone(),
             folder,
-            first,
-            work,
+            first: spec.first,
+            work: spec.work,
         })
     }
 
@@ -62,14 +56,30 @@ impl Containers {
         format!("g{}-{number}", self.first)
     }
 
-    fn command(&self) -> Command {
-        let mut command = Command::new(&self.runtime.program);
-        command
+    /// Runs `words`, a command of the runtime, on a container.
+    fn run(&self, words: &[&str], name: &str, input: Stdio, output: Stdio) -> Result<()> {
+        let (program, log) = (&self.runtime, self.folder.join("log"));
+        let status = Command::new(program)
             .arg("--root")
             .arg(self.folder.join("state"))
             .arg("--log")
-            .arg(self.folder.join("log"));
-        command
+            .arg(&log)
+            .args(words)
+            .arg(name)
+            .stdin(input)
+            .stdout(output)
+            .stderr(Stdio::null())
+            .status()
+            .map_err(HostError::process("run", program))?;
+        if status.success() {
+            return Ok(());
+        }
+        let verb = words.first().copied().unwrap_or_default();
+        Err(GuestError::Program {
+            command: format!("{program} {verb} {name}"),
+            status,
+            reason: last_line(&fs::read_to_string(log).unwrap_or_default()),
+        })
     }
 }
 
@@ -104,7 +114,7 @@ impl GuestDriver for Containers {
         let bundle = self.folder.join(&name);
         let failed = |cause: io::Error| HostError::file("create", &bundle)(cause);
         fs::create_dir_all(&bundle).map_err(failed)?;
-        let group = format!("{}-{name}", self.runtime.control_group);
+        let group = format!("{}-{name}", self.control_group);
         let (work, echo, input, output);
         let mut arguments = vec![BUSYBOX];
         if let Some(wanted) = self.work {
@@ -120,63 +130,26 @@ impl GuestDriver for Containers {
         let config = busybox_bundle(&name, &self.folder.join("root"), &group, &arguments).config();
         vtax_files::write_scratch(&bundle.join("config.json"), config.to_string())
             .map_err(HostError::from)?;
-        let status = self
-            .command()
-            .args(["run", "--detach", "--bundle"])
-            .arg(&bundle)
-            .arg(&name)
-            .stdin(input)
-            .stdout(output)
-            .stderr(Stdio::null())
-            .status()
-            .map_err(HostError::process("run", &self.runtime.program))?;
-        if status.success() {
-            return Ok(echo);
-        }
-        let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
-        Err(GuestError::Program {
-            command: format!("{} run {name}", self.runtime.program),
-            status,
-            reason: last_line(&log),
-        })
+        let at = bundle.display().to_string();
+        self.run(&["run", "--detach", "--bundle", &at], &name, input, output)?;
+        Ok(echo)
     }
 
-    fn await_boot(&mut self, guest: &mut Option<Echo>) -> Result<()> {
-        match guest {
-            Some(echo) => echo.ask().map(drop),
-            None => Ok(()),
-        }
-    }
-
-    fn ask(&mut self, guest: &mut Option<Echo>) -> Result<Duration> {
-        match guest {
-            Some(echo) => echo.ask(),
-            None => Err(GuestError::NotProbed),
-        }
+    fn line(guest: &mut Option<Echo>) -> Option<&mut Echo> {
+        guest.as_mut()
     }
 
     fn end(&mut self, echo: Option<Echo>, number: u32) -> Result<()> {
         let name = self.name(number);
         // The end of its input ends `cat`; the runtime removes the container.
         drop(echo);
-        let output = self
-            .command()
-            .args(["delete", "--force", &name])
-            .output()
-            .map_err(HostError::process("run", &self.runtime.program))?;
-        if !output.status.success() {
-            return Err(GuestError::Program {
-                command: format!("{} delete {name}", self.runtime.program),
-                status: output.status,
-                reason: last_line(&String::from_utf8_lossy(&output.stderr)),
-            });
-        }
+        self.run(&["delete", "--force"], &name, Stdio::null(), Stdio::null())?;
         let _ = vtax_files::remove_all(&self.folder.join(&name));
         Ok(())
     }
 
     fn facts(&self) -> BTreeMap<String, String> {
-        let version = version_line(&self.runtime.program);
+        let version = version_line(&self.runtime);
         [("container.runtime".to_owned(), version)].into()
     }
 }

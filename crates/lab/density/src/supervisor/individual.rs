@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vtax_host::untrusted::shown_lines;
 
@@ -24,19 +25,29 @@ pub(super) trait GuestDriver {
     /// When it cannot be made.
     fn start(&mut self, number: u32) -> Result<Self::Guest>;
 
-    /// Waits for a guest's first answer, which shows that it has booted.
+    /// The connection for probes; a guest with work has none.
+    fn line(_guest: &mut Self::Guest) -> Option<&mut Echo> {
+        None
+    }
+
+    /// Waits for a guest's first answer, which shows that it has booted. A guest without a connection is not asked.
     ///
     /// # Errors
     /// When it does not boot.
     fn await_boot(&mut self, guest: &mut Self::Guest) -> Result<()> {
-        self.ask(guest).map(drop)
+        match Self::line(guest) {
+            Some(line) => line.ask().map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Probes a guest and waits for its answer.
     ///
     /// # Errors
-    /// When no answer comes.
-    fn ask(&mut self, guest: &mut Self::Guest) -> Result<Duration>;
+    /// When no answer comes, or the guest has no connection.
+    fn ask(&mut self, guest: &mut Self::Guest) -> Result<Duration> {
+        Self::line(guest).map_or(Err(GuestError::NotProbed), Echo::ask)
+    }
 
     /// Ends the guest with this number.
     ///
@@ -116,7 +127,7 @@ impl<K: GuestDriver> Population for IndividualGuests<K> {
     }
 }
 
-/// The connection to a guest that echoes its input.
+/// The connection to a guest that echoes its input, or to a monitor.
 #[derive(Debug)]
 pub(super) struct Echo(UnixStream);
 
@@ -125,6 +136,11 @@ impl Echo {
     pub(super) fn over(stream: UnixStream) -> io::Result<Self> {
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         Ok(Self(stream))
+    }
+
+    /// A connection to the socket at `path`.
+    pub(super) fn to(path: &Path) -> io::Result<Self> {
+        Self::over(UnixStream::connect(path)?)
     }
 
     /// A connection, and the guest's end of it for its input and output.
@@ -136,12 +152,34 @@ impl Echo {
     /// Sends a byte and waits until it comes back.
     pub(super) fn ask(&mut self) -> Result<Duration> {
         let began = Instant::now();
-        let mut byte = [b'?'];
-        self.0
-            .write_all(&byte)
-            .and_then(|()| self.0.read_exact(&mut byte))
+        self.request(b"?", |_| Some(()))
             .map_err(GuestError::no_answer("a guest"))?;
         Ok(began.elapsed())
+    }
+
+    /// Sends a request and reads until `whole` finds a whole answer in what has arrived.
+    ///
+    /// # Errors
+    /// When the connection closes, the time limit of an answer is over, or the answer is too long.
+    pub(super) fn request<T>(
+        &mut self,
+        request: &[u8],
+        whole: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<T> {
+        self.0.write_all(request)?;
+        let (mut received, mut buffer) = (Vec::new(), [0; 4096]);
+        loop {
+            match self.0.read(&mut buffer)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                _ if received.len() > LONGEST_ANSWER => {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                count => received.extend(buffer.iter().take(count)),
+            }
+            if let Some(answer) = whole(&received) {
+                return Ok(answer);
+            }
+        }
     }
 
     /// Reads until `text` has arrived.
@@ -174,6 +212,43 @@ impl Echo {
                 return reset.map_err(|_| NotReceived::of(&received));
             }
         }
+    }
+}
+
+/// The connection to what answers the probes of a population. It is made at the first probe and after a failure.
+#[derive(Debug)]
+pub(super) struct Probes {
+    socket: PathBuf,
+    line: Option<Echo>,
+}
+
+impl Probes {
+    /// Probes to the socket at `path`.
+    pub(super) fn to(path: &Path) -> Self {
+        let socket = path.to_owned();
+        Self { socket, line: None }
+    }
+
+    /// As [`Echo::request`]. Returns the answer and its time.
+    pub(super) fn request<T>(
+        &mut self,
+        request: &[u8],
+        whole: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<(T, Duration)> {
+        let mut line = match self.line.take() {
+            Some(line) => line,
+            None => Echo::to(&self.socket)?,
+        };
+        let began = Instant::now();
+        let answer = line.request(request, whole)?;
+        let took = began.elapsed();
+        self.line = Some(line);
+        Ok((answer, took))
+    }
+
+    /// Closes the connection.
+    pub(super) fn close(&mut self) {
+        self.line = None;
     }
 }
 

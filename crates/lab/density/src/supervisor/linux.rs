@@ -3,27 +3,16 @@
 
 use super::error::{GuestError, Result, last_line};
 use super::individual::{Echo, GuestDriver};
-use serde::{Deserialize, Serialize};
+use super::{Spec, command, installed};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::Duration;
-use vtax_guest::image::{ECHO_TOKEN, EchoGuest};
+use vtax_guest::image::{self, ECHO_TOKEN, EchoGuest, Recipe};
 use vtax_guest::platform::vmm::{Machine, Place, Vmm};
-use vtax_host::HostError;
-use vtax_host::command::{CommandLine, version_line};
-
-/// The VMM and the kernel of guests.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LinuxOptions {
-    /// The VMM.
-    pub vmm: Vmm,
-    /// The path of its program.
-    pub program: String,
-    /// The kernel and initial RAM disk.
-    pub guest: EchoGuest,
-}
+use vtax_host::command::version_line;
+use vtax_host::{HostError, Roots};
 
 /// Time limit of a boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
@@ -34,6 +23,33 @@ const FOLDER: &str = "/run/density-linux";
 
 /// The kernel command line of both VMMs. It is quiet: a later message of the kernel would be taken for an answer.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=0 reboot=k panic=-1";
+
+/// The path of a VMM's program.
+///
+/// # Errors
+/// When it is not installed.
+pub(crate) fn vmm_program(roots: &Roots, vmm: Vmm) -> std::result::Result<PathBuf, HostError> {
+    let name = vmm.program();
+    installed(
+        roots,
+        name,
+        &format!(
+            "put its project's release into /usr/local/bin, or write if_present = true for {name}"
+        ),
+    )
+}
+
+/// The kernel and initial RAM disk of guests that boot Linux, from the guest image of the lab.
+///
+/// # Errors
+/// When there is no guest image.
+pub(crate) fn echo_guest() -> std::result::Result<EchoGuest, HostError> {
+    let files = image::cached(&Recipe::standard())?.ok_or_else(|| HostError::Missing {
+        what: "the guest image, whose kernel is to boot".to_owned(),
+        remedy: "make it with `vtax image build`".to_owned(),
+    })?;
+    image::echo_guest(&files)
+}
 
 /// A running VMM and the connection to its guest.
 #[derive(Debug)]
@@ -58,20 +74,29 @@ impl Drop for Guest {
 /// The VMMs of one supervisor.
 #[derive(Debug)]
 pub(super) struct LinuxGuests {
-    options: LinuxOptions,
+    vmm: Vmm,
+    /// The path of its program.
+    program: String,
+    kernel: EchoGuest,
+    /// The number of the first guest, since several supervisors share the folder.
     first: u32,
 }
 
 impl LinuxGuests {
-    /// Guests numbered from `first` on, since several supervisors share the folder.
-    pub(super) fn new(options: LinuxOptions, first: u32) -> Result<Self> {
+    pub(super) fn new(vmm: Vmm, spec: &Spec) -> Result<Self> {
         fs::create_dir_all(FOLDER).map_err(HostError::file("create", FOLDER))?;
-        Ok(Self { options, first })
+        let program = vmm_program(&Roots::host(), vmm)?.display().to_string();
+        Ok(Self {
+            vmm,
+            program,
+            kernel: spec.kernel.clone().map_or_else(echo_guest, Ok)?,
+            first: spec.first,
+        })
     }
 
     /// The reason of a failed boot: the last output of guest and VMM, and the KVM of this host.
     fn no_boot(&self, guest: &mut Guest, console: &str) -> GuestError {
-        let program = self.options.vmm.program();
+        let program = self.vmm.program();
         // A VMM closes the connection shortly before it ends.
         let status = (0..20).find_map(|_| {
             std::thread::sleep(Duration::from_millis(5));
@@ -100,14 +125,9 @@ impl GuestDriver for LinuxGuests {
     type Guest = Guest;
 
     fn start(&mut self, number: u32) -> Result<Guest> {
-        let LinuxOptions {
-            vmm,
-            program,
-            guest,
-        } = &self.options;
         let machine = Machine {
-            kernel: guest.kernel.clone(),
-            initrd: guest.initrd.clone(),
+            kernel: self.kernel.kernel.clone(),
+            initrd: self.kernel.initrd.clone(),
             arguments: KERNEL_ARGUMENTS.to_owned(),
             vcpus: 1,
             memory_mib: MEMORY_MIB,
@@ -118,13 +138,7 @@ impl GuestDriver for LinuxGuests {
             outside: FOLDER.into(),
             stem: self.first.saturating_add(number).to_string(),
         };
-        let command = |line: &CommandLine| {
-            let mut words = line.iter();
-            let mut command = Command::new(words.next().map_or("", String::as_str));
-            command.args(words);
-            command
-        };
-        let started = vmm.start(program, &machine, &place, command);
+        let started = self.vmm.start(&self.program, &machine, &place, command);
         let guest = started.and_then(|started| {
             Ok(Guest {
                 child: started.child,
@@ -133,7 +147,7 @@ impl GuestDriver for LinuxGuests {
                 files: started.files,
             })
         });
-        Ok(guest.map_err(HostError::process("start", program))?)
+        Ok(guest.map_err(HostError::process("start", &self.program))?)
     }
 
     fn await_boot(&mut self, guest: &mut Guest) -> Result<()> {
@@ -143,8 +157,8 @@ impl GuestDriver for LinuxGuests {
         }
     }
 
-    fn ask(&mut self, guest: &mut Guest) -> Result<Duration> {
-        guest.line.ask()
+    fn line(guest: &mut Guest) -> Option<&mut Echo> {
+        Some(&mut guest.line)
     }
 
     fn end(&mut self, guest: Guest, _number: u32) -> Result<()> {
@@ -155,7 +169,7 @@ impl GuestDriver for LinuxGuests {
     fn facts(&self) -> BTreeMap<String, String> {
         let fact = |name: &str, value: String| (name.to_owned(), value);
         [
-            fact("vmm.version", version_line(&self.options.program)),
+            fact("vmm.version", version_line(&self.program)),
             fact(
                 "kvm.backend",
                 vtax_mvm::machine::kvm::Host::backend().to_owned(),

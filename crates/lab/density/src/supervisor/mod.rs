@@ -18,22 +18,26 @@ mod shards;
 mod thread;
 mod work;
 
+pub(crate) use linux::{echo_guest, vmm_program};
+
 pub use client::Supervisor;
-pub use container::Runtime;
-pub use linux::LinuxOptions;
-pub use qemu::{Devices, QemuOptions};
+pub use qemu::QemuOptions;
 pub use work::Work;
 
 use crate::limits::{Binding, Limits};
 use crate::resources::{Accounts, ProcessLevels};
 use error::Result;
-use individual::IndividualGuests;
+use individual::{GuestDriver, IndividualGuests};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
+use vtax_guest::image::EchoGuest;
+use vtax_guest::platform::vmm::Vmm;
+use vtax_host::command::CommandLine;
 use vtax_host::{HostError, Roots};
-use vtax_mvm::population::Holding;
 use vtax_observe::clock::thread_cpu;
 
 /// The largest size of a guest's answer, in bytes.
@@ -45,8 +49,12 @@ pub(crate) const SUPERVISOR: &str = "the guest supervisor";
 /// The population of a supervisor; its only argument.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
-    /// The kind of the guests.
+    /// The kind of the guests, of containers with the name of the runtime.
     pub guests: Guests,
+    /// The control group of a container as the runtime takes it, without the number.
+    pub control_group: String,
+    /// The kernel of guests that boot Linux.
+    pub kernel: Option<EchoGuest>,
     /// The work of some guests; the others sleep until a probe.
     pub work: Option<Work>,
     /// The share of guests with work, in percent.
@@ -63,18 +71,33 @@ pub struct Spec {
     pub words: Vec<String>,
 }
 
+impl Spec {
+    /// The command line of the supervisor, a process of this program.
+    ///
+    /// # Errors
+    /// When the program is not found.
+    pub fn command_line(&self) -> std::result::Result<CommandLine, HostError> {
+        let program = std::env::current_exe();
+        let program = program.map_err(HostError::process("find", "this program"))?;
+        let spec = serde_json::to_string(self)
+            .map_err(|cause| HostError::process("start", SUPERVISOR)(cause.into()))?;
+        let mut line = vec![program.display().to_string()];
+        line.extend(self.words.iter().cloned().chain([spec]));
+        Ok(line)
+    }
+}
+
 /// A kind of guest with its options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Guests {
     /// Threads that echo.
     Thread,
     /// Processes that echo: `cat` of busybox.
     Process,
-    /// The same `cat` in a container.
+    /// The same `cat` in a container, by `auto`, `runc` or `crun`.
     Container {
         /// The OCI runtime.
-        runtime: Runtime,
+        runtime: String,
     },
     /// Micro VMs in vtax's own monitor.
     Mvm {
@@ -85,8 +108,43 @@ pub enum Guests {
     },
     /// A QEMU for each guest.
     Qemu(QemuOptions),
-    /// A VM with a kernel of its own for each guest.
-    Linux(LinuxOptions),
+    /// A VM with a kernel of its own for each guest, by this VMM.
+    Linux(Vmm),
+}
+
+impl Guests {
+    /// The program that makes them, unless that is vtax.
+    #[must_use]
+    pub fn program(&self) -> Option<&str> {
+        match self {
+            Self::Qemu(options) => Some(&options.program),
+            Self::Linux(vmm) => Some(vmm.program()),
+            Self::Thread | Self::Process | Self::Container { .. } | Self::Mvm { .. } => None,
+        }
+    }
+}
+
+/// The command of a command line.
+fn command(line: &CommandLine) -> Command {
+    let mut words = line.iter();
+    let mut command = Command::new(words.next().map_or("", String::as_str));
+    command.args(words);
+    command
+}
+
+/// The path of a program.
+///
+/// # Errors
+/// When it is not installed, with the remedy.
+pub(crate) fn installed(
+    roots: &Roots,
+    program: &str,
+    remedy: &str,
+) -> std::result::Result<PathBuf, HostError> {
+    roots.program(program).ok_or_else(|| HostError::Missing {
+        what: format!("the program {program}"),
+        remedy: remedy.to_owned(),
+    })
 }
 
 /// A request of the climb.
@@ -262,37 +320,20 @@ fn populate(spec: &Spec) -> Result<Box<dyn Population>> {
         return Ok(Box::new(shards::Shards::new(spec.clone(), capacity)));
     }
     Ok(match &spec.guests {
-        Guests::Thread => Box::new(IndividualGuests::new(thread::Threads)),
-        Guests::Process => Box::new(IndividualGuests::new(process::Processes::new(spec.work)?)),
-        Guests::Container { runtime } => Box::new(IndividualGuests::new(
-            container::Containers::new(runtime.clone(), spec.first, spec.work)?,
-        )),
-        Guests::Mvm { live, image } => {
-            let holding = if *live {
-                Holding::Live
-            } else {
-                Holding::Parked
-            };
-            Box::new(mvm::MicroVms::new(
-                holding,
-                &booting(image),
-                spec.first,
-                spec.maximum,
-            )?)
-        }
+        Guests::Thread => individual(thread::Threads),
+        Guests::Process => individual(process::Processes::new(spec.work)?),
+        Guests::Container { runtime } => individual(container::Containers::new(runtime, spec)?),
+        Guests::Mvm { live, image } => Box::new(mvm::MicroVms::new(*live, &booting(image), spec)?),
         Guests::Qemu(options) => {
             let image = booting(&options.image);
-            let options = QemuOptions {
-                image,
-                ..options.clone()
-            };
-            Box::new(qemu::QemuGuests::new(options, spec.first)?)
+            Box::new(qemu::QemuGuests::new(options, &image, spec.first)?)
         }
-        Guests::Linux(options) => Box::new(IndividualGuests::new(linux::LinuxGuests::new(
-            options.clone(),
-            spec.first,
-        )?)),
+        Guests::Linux(vmm) => individual(linux::LinuxGuests::new(*vmm, spec)?),
     })
+}
+
+fn individual(kind: impl GuestDriver + 'static) -> Box<dyn Population> {
+    Box::new(IndividualGuests::new(kind))
 }
 
 /// Serves requests until the input closes.

@@ -2,11 +2,9 @@
 //! Guests that are micro VMs of vtax's monitor, live or parked.
 
 use super::error::{GuestError, Result};
-use super::individual::ANSWER_LIMIT;
-use super::{Guard, LONGEST_ANSWER, Population, Tally, micros};
+use super::individual::Probes;
+use super::{Guard, Population, Spec, Tally, micros};
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,93 +47,45 @@ impl Monitor {
 #[derive(Debug)]
 pub(super) struct MicroVms {
     plan: Plan,
-    socket: PathBuf,
     monitor: Option<Monitor>,
-    /// The monitor of a guest that answers probes, and its socket; `None` where the guests' own image answers.
-    probe: Option<(Monitor, PathBuf)>,
-    connection: Option<UnixStream>,
+    /// The monitor of a guest that answers probes; `None` where the guests' own image answers.
+    probe: Option<Monitor>,
+    probes: Probes,
     random: fastrand::Rng,
 }
 
 impl MicroVms {
-    pub(super) fn new(holding: Holding, image: &str, first: u32, maximum: u32) -> Result<Self> {
-        let image = Image::open(image)?;
+    pub(super) fn new(live: bool, image: &str, spec: &Spec) -> Result<Self> {
+        let holding = if live { Holding::Live } else { Holding::Parked };
+        let (image, first) = (Image::open(image)?, spec.first);
+        let answers = ["web", "echo"].contains(&image.name());
         let socket = |what: &str| PathBuf::from(format!("/run/density-{what}-{first}.socket"));
-        let probe = if ["web", "echo"].contains(&image.name()) {
+        let (guests, probe) = (socket("guests"), socket("probe"));
+        let plan = Plan {
+            image,
+            first,
+            count: spec.maximum,
+            holding,
+        };
+        let monitor = Monitor::start(plan.clone(), 0, &guests)?;
+        let of_probe = if answers {
             None
         } else {
-            let web = Image::open("web")?;
             let plan = Plan {
-                image: web,
+                image: Image::open("web")?,
                 first: 0,
                 count: 1,
                 holding,
             };
-            let socket = socket("probe");
-            Some((Monitor::start(plan, 1, &socket)?, socket))
+            Some(Monitor::start(plan, 1, &probe)?)
         };
-        let plan = Plan {
-            image,
-            first,
-            count: maximum,
-            holding,
-        };
-        let socket = socket("guests");
-        let monitor = Some(Monitor::start(plan.clone(), 0, &socket)?);
         Ok(Self {
             plan,
-            socket,
-            monitor,
-            probe,
-            connection: None,
+            monitor: Some(monitor),
+            probe: of_probe,
+            probes: Probes::to(if answers { &guests } else { &probe }),
             random: fastrand::Rng::with_seed(1),
         })
-    }
-
-    fn request(&mut self, guest: u32) -> Result<()> {
-        let peer = || format!("guest {guest}");
-        let failed = |cause: io::Error| GuestError::no_answer(peer())(cause);
-        let mut stream = match self.connection.take() {
-            Some(stream) => stream,
-            None => {
-                let socket = self
-                    .probe
-                    .as_ref()
-                    .map_or(&self.socket, |(_, socket)| socket);
-                let stream = UnixStream::connect(socket).map_err(failed)?;
-                stream
-                    .set_read_timeout(Some(ANSWER_LIMIT))
-                    .map_err(failed)?;
-                stream
-            }
-        };
-        stream
-            .write_all(format!("GET /vm/{guest}/hi HTTP/1.1\r\n\r\n").as_bytes())
-            .map_err(failed)?;
-        let (mut received, mut buffer) = (Vec::new(), [0; 4096]);
-        loop {
-            match http_answer(&received) {
-                Some((200, _)) => {
-                    self.connection = Some(stream);
-                    return Ok(());
-                }
-                Some((status, body)) => {
-                    let body = shown(String::from_utf8_lossy(&body).trim());
-                    return Err(GuestError::WrongAnswer {
-                        peer: peer(),
-                        answer: format!("{status}: {body}"),
-                    });
-                }
-                None => {}
-            }
-            match stream.read(&mut buffer).map_err(failed)? {
-                0 => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
-                _ if received.len() > LONGEST_ANSWER => {
-                    return Err(failed(io::ErrorKind::InvalidData.into()));
-                }
-                count => received.extend(buffer.iter().take(count)),
-            }
-        }
     }
 }
 
@@ -194,7 +144,7 @@ impl Population for MicroVms {
         if to >= self.count() {
             return Ok(());
         }
-        self.connection = None;
+        self.probes.close();
         match self.monitor.take() {
             Some(monitor) => Ok(monitor.workers.stop()?),
             None => Ok(()),
@@ -207,9 +157,17 @@ impl Population for MicroVms {
             None if self.count() == 0 => return Err(GuestError::Empty),
             None => self.plan.first + self.random.u32(..self.count()),
         };
-        let began = Instant::now();
-        self.request(guest)?;
-        Ok(began.elapsed())
+        let peer = format!("guest {guest}");
+        let request = format!("GET /vm/{guest}/hi HTTP/1.1\r\n\r\n");
+        let answered = self.probes.request(request.as_bytes(), http_answer);
+        match answered.map_err(GuestError::no_answer(&peer))? {
+            ((200, _), took) => Ok(took),
+            ((status, body), _) => {
+                let body = shown(String::from_utf8_lossy(&body).trim());
+                let answer = format!("{status}: {body}");
+                Err(GuestError::WrongAnswer { peer, answer })
+            }
+        }
     }
 
     fn facts(&self) -> BTreeMap<String, String> {

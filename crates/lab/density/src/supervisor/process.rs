@@ -4,23 +4,19 @@
 
 use super::error::{GuestError, Result};
 use super::individual::{Echo, GuestDriver};
+use super::installed;
 use super::work::Work;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-use vtax_host::HostError;
+use vtax_host::{HostError, Roots};
 
 /// The static busybox of this host.
 pub(super) fn busybox() -> Result<PathBuf> {
-    vtax_host::Roots::host().program("busybox").ok_or_else(|| {
-        GuestError::Host(HostError::Missing {
-            what: "busybox".to_owned(),
-            remedy: "install the Debian package busybox-static".to_owned(),
-        })
-    })
+    let remedy = "install the Debian package busybox-static";
+    Ok(installed(&Roots::host(), "busybox", remedy)?)
 }
 
 /// The processes of one supervisor.
@@ -32,35 +28,8 @@ pub(super) struct Processes {
 
 impl Processes {
     pub(super) fn new(work: Option<Work>) -> Result<Self> {
-        Ok(Self {
-            busybox: busybox()?,
-            work,
-        })
-    }
-}
-
-impl Processes {
-    fn echoing(&self) -> io::Result<Guest> {
-        let (echo, theirs) = Echo::pair()?;
-        let child = Command::new(&self.busybox)
-            .arg("cat")
-            .stdin(Stdio::from(theirs.try_clone()?))
-            .stdout(Stdio::from(theirs))
-            .stderr(Stdio::null())
-            .spawn()?;
-        Ok((child, Some(echo)))
-    }
-
-    fn working(&self, work: Work, output: Stdio, number: u32) -> io::Result<Guest> {
-        let child = Command::new(&self.busybox)
-            .args(work.arguments(&self.busybox.display().to_string(), number))
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(Stdio::null())
-            // A group of its own, so that its children end with it.
-            .process_group(0)
-            .spawn()?;
-        Ok((child, None))
+        let busybox = busybox()?;
+        Ok(Self { busybox, work })
     }
 }
 
@@ -71,29 +40,32 @@ impl GuestDriver for Processes {
     type Guest = Guest;
 
     fn start(&mut self, number: u32) -> Result<Guest> {
-        let started = match self.work {
-            Some(work) => self.working(work, work.output()?, number),
-            None => self.echoing(),
-        };
-        started.map_err(|cause| GuestError::Start {
+        let failed = |cause: io::Error| GuestError::Start {
             what: "a process".to_owned(),
             cause,
             remedy: "check `ulimit -n`, `ulimit -u` and kernel.pid_max",
-        })
+        };
+        let mut command = Command::new(&self.busybox);
+        command.stderr(Stdio::null());
+        let echo = if let Some(work) = self.work {
+            command
+                .args(work.arguments(&self.busybox.display().to_string(), number))
+                .stdin(Stdio::null())
+                .stdout(work.output()?)
+                // A group of its own, so that its children end with it.
+                .process_group(0);
+            None
+        } else {
+            let (echo, theirs) = Echo::pair().map_err(failed)?;
+            let input = theirs.try_clone().map_err(failed)?;
+            command.arg("cat").stdin(input).stdout(theirs);
+            Some(echo)
+        };
+        Ok((command.spawn().map_err(failed)?, echo))
     }
 
-    fn await_boot(&mut self, guest: &mut Guest) -> Result<()> {
-        match guest.1 {
-            Some(_) => self.ask(guest).map(drop),
-            None => Ok(()),
-        }
-    }
-
-    fn ask(&mut self, (_, echo): &mut Guest) -> Result<Duration> {
-        match echo {
-            Some(echo) => echo.ask(),
-            None => Err(GuestError::NotProbed),
-        }
+    fn line((_, echo): &mut Guest) -> Option<&mut Echo> {
+        echo.as_mut()
     }
 
     fn end(&mut self, (mut child, echo): Guest, _number: u32) -> Result<()> {

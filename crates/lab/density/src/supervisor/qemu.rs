@@ -3,13 +3,11 @@
 //! guest answers the probes on its serial port.
 
 use super::error::{GuestError, Result, last_line};
-use super::individual::ANSWER_LIMIT;
-use super::{Guard, LONGEST_ANSWER, Population, Tally, micros};
+use super::individual::{Echo, Probes};
+use super::{Guard, Population, Tally, micros};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,16 +16,6 @@ use vtax_host::HostError;
 use vtax_host::command::version_line;
 use vtax_host::untrusted::shown;
 use vtax_mvm::image::{DiskFormat, Image, write_disk};
-
-/// The devices of a guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Devices {
-    /// QEMU's defaults: display adapter, network, 128 MB.
-    Stock,
-    /// Disk and serial port only; 1 MB, or 2 MB for a q35.
-    Off,
-}
 
 /// The options of QEMU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,8 +26,9 @@ pub struct QemuOptions {
     pub machine: String,
     /// `kvm` or `tcg`.
     pub accel: String,
-    /// The devices.
-    pub devices: Devices,
+    /// Whether it has QEMU's default devices: display adapter, network, 128 MB. Otherwise it has a disk and a serial
+    /// port only, and 1 MB, or 2 MB for a q35.
+    pub is_stock: bool,
     /// The boot sector.
     pub image: String,
 }
@@ -57,9 +46,8 @@ impl QemuOptions {
     /// The command line of one guest.
     fn command_line(&self, disk: &Path, serial: &Path, monitor: &Path) -> Options {
         let socket = |path: &Path| format!("unix:{},server=on,wait=off", path.display());
-        let stock = self.devices == Devices::Stock;
         let mut line = Options::stock(&self.program);
-        if !stock {
+        if !self.is_stock {
             // SeaBIOS needs more than 1 MB to read the disk of a q35, which is on AHCI.
             let mebibytes = if self.machine == "q35" { "2" } else { "1" };
             line.flag("-nodefaults")
@@ -67,7 +55,7 @@ impl QemuOptions {
                 .option("-vga", "none")
                 .option("-m", mebibytes);
         }
-        let trimmed = if stock || self.machine == "isapc" {
+        let trimmed = if self.is_stock || self.machine == "isapc" {
             ""
         } else {
             ",usb=off,hpet=off,vmport=off"
@@ -92,7 +80,7 @@ struct Guest {
     began: Instant,
     serial: PathBuf,
     monitor: PathBuf,
-    console: Option<UnixStream>,
+    console: Option<Echo>,
     created: bool,
 }
 
@@ -110,8 +98,9 @@ impl Drop for Guest {
 pub(super) struct QemuGuests {
     options: QemuOptions,
     disk: PathBuf,
-    probe: Guest,
-    connection: Option<UnixStream>,
+    /// The guest that answers the probes.
+    _probe: Guest,
+    probes: Probes,
     guests: Vec<Guest>,
     next: u32,
     /// The prefix of the names of its files.
@@ -120,7 +109,7 @@ pub(super) struct QemuGuests {
 }
 
 impl QemuGuests {
-    pub(super) fn new(options: QemuOptions, first: u32) -> Result<Self> {
+    pub(super) fn new(options: &QemuOptions, image: &str, first: u32) -> Result<Self> {
         let prefix = format!("{first}-");
         fs::create_dir_all(FOLDER).map_err(HostError::file("create", FOLDER))?;
         let disk = |name: &str, image: &str| -> Result<PathBuf> {
@@ -129,17 +118,17 @@ impl QemuGuests {
             write_disk(&image, DiskFormat::Raw, &path)?;
             Ok(path)
         };
-        let own = disk("guest.img", &options.image)?;
+        let own = disk("guest.img", image)?;
         let disk_of_probe = disk("probe.img", "web")?;
-        let mut probe = start(&options, &disk_of_probe, &format!("{prefix}probe"))?;
+        let mut probe = start(options, &disk_of_probe, &format!("{prefix}probe"))?;
         while !probe.has_booted()? {
             std::thread::sleep(CHECK_INTERVAL);
         }
         Ok(Self {
-            options,
+            options: options.clone(),
             disk: own,
-            probe,
-            connection: None,
+            probes: Probes::to(&probe.serial),
+            _probe: probe,
             guests: Vec::new(),
             next: 0,
             prefix,
@@ -197,17 +186,12 @@ impl Guest {
             });
         }
         if self.console.is_none() {
-            match UnixStream::connect(&self.monitor) {
-                Ok(stream) => {
-                    stream
-                        .set_read_timeout(Some(ANSWER_LIMIT))
-                        .map_err(GuestError::no_answer(MONITOR))?;
-                    self.console = Some(stream);
-                    self.registers("")?;
-                    self.created = true;
-                }
-                Err(_) => return Ok(false),
-            }
+            let Ok(console) = Echo::to(&self.monitor) else {
+                return Ok(false);
+            };
+            self.console = Some(console);
+            self.registers("")?;
+            self.created = true;
         }
         let asleep = sleeps_in_sector(&self.registers("info registers\n")?);
         if asleep {
@@ -219,22 +203,15 @@ impl Guest {
 
     /// Sends a line to the monitor and reads up to its next prompt.
     fn registers(&mut self, line: &str) -> Result<String> {
-        let failed = |cause: io::Error| GuestError::no_answer(MONITOR)(cause);
-        let Some(stream) = &mut self.console else {
+        let Some(console) = &mut self.console else {
             return Ok(String::new());
         };
-        stream.write_all(line.as_bytes()).map_err(failed)?;
-        let (mut output, mut buffer) = (Vec::new(), [0; 4096]);
-        while !output.ends_with(b"(qemu) ") {
-            match stream.read(&mut buffer).map_err(failed)? {
-                0 => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
-                _ if output.len() > LONGEST_ANSWER => {
-                    return Err(failed(io::ErrorKind::InvalidData.into()));
-                }
-                count => output.extend(buffer.iter().take(count)),
-            }
-        }
-        Ok(String::from_utf8_lossy(&output).into_owned())
+        let prompt = |got: &[u8]| {
+            let text = got.strip_suffix(b"(qemu) ")?;
+            Some(String::from_utf8_lossy(text).into_owned())
+        };
+        let answered = console.request(line.as_bytes(), prompt);
+        answered.map_err(GuestError::no_answer(MONITOR))
     }
 }
 
@@ -312,39 +289,16 @@ impl Population for QemuGuests {
     }
 
     fn ask(&mut self) -> Result<Duration> {
-        let failed = |cause: io::Error| GuestError::no_answer(PROBE)(cause);
-        let mut stream = match self.connection.take() {
-            Some(stream) => stream,
-            None => {
-                let stream = UnixStream::connect(&self.probe.serial).map_err(failed)?;
-                stream
-                    .set_read_timeout(Some(ANSWER_LIMIT))
-                    .map_err(failed)?;
-                stream
-            }
-        };
-        let began = Instant::now();
-        stream.write_all(b"/hi\n").map_err(failed)?;
-        let (mut received, mut buffer) = (Vec::new(), [0; 256]);
-        while !received.ends_with(b"\n") {
-            match stream.read(&mut buffer).map_err(failed)? {
-                0 => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
-                _ if received.len() > LONGEST_ANSWER => {
-                    return Err(failed(io::ErrorKind::InvalidData.into()));
-                }
-                count => received.extend(buffer.iter().take(count)),
-            }
+        let line = |got: &[u8]| got.strip_suffix(b"\n").map(<[u8]>::to_vec);
+        let answered = self.probes.request(b"/hi\n", line);
+        let (answer, took) = answered.map_err(GuestError::no_answer(PROBE))?;
+        if answer.starts_with(b"200") {
+            return Ok(took);
         }
-        let took = began.elapsed();
-        self.connection = Some(stream);
-        if received.starts_with(b"200") {
-            Ok(took)
-        } else {
-            Err(GuestError::WrongAnswer {
-                peer: PROBE.to_owned(),
-                answer: shown(String::from_utf8_lossy(&received).trim()),
-            })
-        }
+        Err(GuestError::WrongAnswer {
+            peer: PROBE.to_owned(),
+            answer: shown(String::from_utf8_lossy(&answer).trim()),
+        })
     }
 
     fn facts(&self) -> BTreeMap<String, String> {
@@ -364,12 +318,12 @@ impl Population for QemuGuests {
 mod tests {
     use super::*;
 
-    fn options(devices: Devices, machine: &str) -> QemuOptions {
+    fn options(is_stock: bool, machine: &str) -> QemuOptions {
         QemuOptions {
             program: "qemu-system-x86_64".to_owned(),
             machine: machine.to_owned(),
             accel: "tcg".to_owned(),
-            devices,
+            is_stock,
             image: "idle".to_owned(),
         }
     }
@@ -391,21 +345,21 @@ mod tests {
 
     #[test]
     fn the_whole_line_is_as_it_was() {
-        assert_eq!(line(&options(Devices::Stock, "pc")), STOCK);
-        assert_eq!(line(&options(Devices::Off, "q35")), TUNED);
+        assert_eq!(line(&options(true, "pc")), STOCK);
+        assert_eq!(line(&options(false, "q35")), TUNED);
     }
 
     #[test]
     fn stock_has_what_qemu_gives_and_tuned_has_nothing_more_than_asked_for() {
-        let stock = line(&options(Devices::Stock, "pc"));
+        let stock = line(&options(true, "pc"));
         assert!(stock.contains("-machine pc -accel tcg") && !stock.contains("nodefaults"));
-        let tuned = line(&options(Devices::Off, "q35"));
+        let tuned = line(&options(false, "q35"));
         assert!(
             tuned.contains("-nodefaults")
                 && tuned.contains("-m 2 ")
                 && tuned.contains("q35,usb=off")
         );
-        assert!(line(&options(Devices::Off, "isapc")).contains("-m 1 -machine isapc -accel"));
+        assert!(line(&options(false, "isapc")).contains("-m 1 -machine isapc -accel"));
     }
 
     #[test]

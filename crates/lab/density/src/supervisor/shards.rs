@@ -2,9 +2,8 @@
 //! A population over several supervisors, each of which holds as many guests as one process can.
 
 use super::error::{GuestError, Result};
-use super::{Guard, Population, Request, SUPERVISOR, Spec, Supervisor, Tally};
+use super::{Guard, Population, Request, SUPERVISOR, Spec, Supervisor, Tally, command};
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::time::Duration;
 use vtax_host::HostError;
 
@@ -28,21 +27,13 @@ impl Shards {
     }
 
     fn start(&mut self) -> Result<()> {
-        let program =
-            std::env::current_exe().map_err(HostError::process("find", "this program"))?;
-        let first = self.spec.first + self.count();
+        let count = self.count();
         let spec = Spec {
-            first,
-            maximum: self
-                .capacity
-                .min(self.spec.maximum.saturating_sub(self.count())),
+            first: self.spec.first + count,
+            maximum: self.capacity.min(self.spec.maximum.saturating_sub(count)),
             ..self.spec.clone()
         };
-        let argument = serde_json::to_string(&spec)
-            .map_err(|cause| HostError::process("start", SUPERVISOR)(cause.into()))?;
-        let mut command = Command::new(program);
-        command.args(&self.spec.words).arg(argument);
-        let supervisor = Supervisor::start(command)?;
+        let supervisor = Supervisor::start(command(&spec.command_line()?))?;
         self.shards.push((supervisor, 0));
         Ok(())
     }

@@ -49,6 +49,10 @@ impl GuestDriver for Threads {
         })
     }
 
+    fn await_boot(&mut self, guest: &mut Guest) -> Result<()> {
+        self.ask(guest).map(drop)
+    }
+
     fn ask(&mut self, guest: &mut Guest) -> Result<Duration> {
         let began = Instant::now();
         let sent = guest.ask.send(b'?').map_err(io::Error::other);
