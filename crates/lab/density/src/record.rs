@@ -66,6 +66,14 @@ pub struct Births {
     pub boot: Option<Latency>,
 }
 
+impl Births {
+    /// Guests made per second; `None` where no time passed.
+    #[must_use]
+    pub fn rate(&self) -> Option<f64> {
+        (self.seconds > 0.0).then(|| f64::from(self.count) / self.seconds)
+    }
+}
+
 /// One sample of the host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {

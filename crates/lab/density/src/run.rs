@@ -248,8 +248,7 @@ fn sampled(limits: &Limits, interval: &Interval, maximum: u32) -> Event {
     if let Some((resource, share)) = nearest(limits, interval) {
         read(resource.name(), share, Unit::of(Base::Percent));
     }
-    if let Some(births) = interval.births.filter(|births| births.seconds > 0.0) {
-        let rate = f64::from(births.count) / births.seconds;
+    if let Some(rate) = interval.births.and_then(|births| births.rate()) {
         read("guests made", rate, Unit::per(Base::One, Base::Second));
     }
     if let Some(probe) = interval.probe {

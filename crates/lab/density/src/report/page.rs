@@ -164,7 +164,7 @@ fn cost(seen: &TreatmentClimbs) -> Markup {
             format!("{} → {}", time(first.p50_us), time(last.p50_us))
         })
     };
-    let made = seen.climbs.first().and_then(|(_, climb)| births(climb));
+    let made = seen.first_and_last(|interval| interval.births?.rate());
     let joules = seen.at_top(|climb, top| {
         let idle = climb.idle?;
         Some(idle.joules? / idle.seconds / f64::from(top.population.max(1)) * 3600.0)
@@ -182,16 +182,6 @@ fn cost(seen: &TreatmentClimbs) -> Markup {
         td.number { @if let Some(joules) = joules { (format!("{joules:.1}")) } @else { "no meter" } }
         td.number { (or_dash(seen.at_top(|climb, _| climb.returned_percent()), |share| format!("{share:.0} %"))) }
     }
-}
-
-/// Guests made per second, in the first and in the last interval.
-fn births(climb: &Climb) -> Option<(f64, f64)> {
-    let mut rates = climb.climb.iter().filter_map(|interval| {
-        let births = interval.births.filter(|births| births.seconds > 0.0)?;
-        Some(f64::from(births.count) / births.seconds)
-    });
-    let first = rates.next()?;
-    Some((first, rates.next_back().unwrap_or(first)))
 }
 
 /// The table of churn.

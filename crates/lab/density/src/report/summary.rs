@@ -4,7 +4,7 @@
 use super::{about, bytes, count, time};
 use crate::fit::Line;
 use crate::limits::Binding;
-use crate::record::{Climb, Interval, Latency};
+use crate::record::{Climb, Interval};
 use crate::resources::Resource;
 use crate::stop::{median, nearest};
 use serde_json::{Value, json};
@@ -291,11 +291,8 @@ impl TreatmentClimbs {
         })
     }
 
-    /// The times at the first and at the last interval with any, of the first climb. `of` selects the kind of times.
-    pub fn first_and_last(
-        &self,
-        of: impl Fn(&Interval) -> Option<Latency>,
-    ) -> Option<(Latency, Latency)> {
+    /// What `of` selects at the first and at the last interval that has it, of the first climb.
+    pub fn first_and_last<T: Copy>(&self, of: impl Fn(&Interval) -> Option<T>) -> Option<(T, T)> {
         let (_, climb) = self.climbs.first()?;
         let mut all = climb.climb.iter().filter_map(of);
         let first = all.next()?;

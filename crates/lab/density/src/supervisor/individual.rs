@@ -2,7 +2,7 @@
 //! A population whose guests are made, probed and ended individually.
 
 use super::error::{GuestError, Result};
-use super::{Guard, LONGEST_ANSWER, Population, Tally, micros};
+use super::{Answer, Guard, LONGEST_ANSWER, Population, micros};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -86,19 +86,19 @@ impl<K: GuestDriver> Population for IndividualGuests<K> {
         u32::try_from(self.guests.len()).unwrap_or(u32::MAX)
     }
 
-    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<()> {
+    fn grow(&mut self, to: u32, guard: &mut Guard, answer: &mut Answer) -> Result<()> {
         while self.count() < to && guard.permits() {
             let began = Instant::now();
             let number = self.next;
             self.next += 1;
             let mut guest = self.kind.start(number)?;
-            tally.create.push(micros(began.elapsed()));
+            answer.create.push(micros(began.elapsed()));
             if let Err(why) = self.kind.await_boot(&mut guest) {
                 // The reason of the failed boot is reported, not one of the clean-up.
                 let _ = self.kind.end(guest, number);
                 return Err(why);
             }
-            tally.boot.push(micros(began.elapsed()));
+            answer.boot.push(micros(began.elapsed()));
             self.guests.push((number, guest));
         }
         Ok(())

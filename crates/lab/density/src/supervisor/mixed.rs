@@ -2,7 +2,7 @@
 //! A population of guests with work and of sleeping guests, which answer the probes.
 
 use super::error::Result;
-use super::{Guard, Population, Tally};
+use super::{Answer, Guard, Population};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -27,11 +27,11 @@ impl Population for Mixed {
         self.sleepers.count() + self.workers.count()
     }
 
-    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<()> {
+    fn grow(&mut self, to: u32, guard: &mut Guard, answer: &mut Answer) -> Result<()> {
         let working = working(to, self.working_percent);
-        self.sleepers.grow(to - working, guard, tally)?;
+        self.sleepers.grow(to - working, guard, answer)?;
         // A guest with work answers no probe, so its boot time is measured differently and not reported.
-        self.workers.grow(working, guard, &mut Tally::default())
+        self.workers.grow(working, guard, &mut Answer::default())
     }
 
     fn shrink(&mut self, to: u32) -> Result<()> {

@@ -191,11 +191,12 @@ trait Population {
     /// The number of guests.
     fn count(&self) -> u32;
 
-    /// Makes guests up to `to`, or until the guard permits no further one.
+    /// Makes guests up to `to`, or until the guard permits no further one. Adds the times to make and to boot them to
+    /// `answer`.
     ///
     /// # Errors
     /// When a guest cannot be made; earlier ones stay.
-    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<()>;
+    fn grow(&mut self, to: u32, guard: &mut Guard, answer: &mut Answer) -> Result<()>;
 
     /// Ends guests down to `to`, or all where they cannot be ended individually.
     ///
@@ -213,13 +214,6 @@ trait Population {
     fn facts(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
     }
-}
-
-/// Times to make and to boot guests, in microseconds.
-#[derive(Debug, Default)]
-struct Tally {
-    create: Vec<f64>,
-    boot: Vec<f64>,
 }
 
 fn micros(time: Duration) -> f64 {
@@ -378,11 +372,9 @@ fn handle(population: &mut dyn Population, request: &Request, limits: &Limits) -
     let mut answer = Answer::default();
     match request {
         Request::Grow(to) => {
-            let (mut guard, mut tally) = (Guard::new(*limits), Tally::default());
-            let grown = population.grow(*to, &mut guard, &mut tally);
+            let mut guard = Guard::new(*limits);
+            let grown = population.grow(*to, &mut guard, &mut answer);
             answer.refused = grown.err().map(|cause| cause.to_string());
-            answer.create = tally.create;
-            answer.boot = tally.boot;
             answer.exceeded = guard.exceeded;
             answer.guard_cpu = guard.cpu.as_secs_f64();
         }

@@ -3,7 +3,7 @@
 
 use super::error::{GuestError, Result};
 use super::individual::Probes;
-use super::{Guard, Population, Spec, Tally, micros};
+use super::{Answer, Guard, Population, Spec, micros};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl Population for MicroVms {
             .map_or(0, |monitor| monitor.population.census().booted)
     }
 
-    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<()> {
+    fn grow(&mut self, to: u32, guard: &mut Guard, answer: &mut Answer) -> Result<()> {
         let Some(monitor) = &self.monitor else {
             return Err(GuestError::Stopped);
         };
@@ -109,7 +109,7 @@ impl Population for MicroVms {
             if census.booted > booted {
                 // Several guests may boot between two checks; their mean is one value.
                 let each = micros(since.elapsed()) / f64::from(census.booted - booted);
-                tally.boot.push(each);
+                answer.boot.push(each);
                 (booted, since) = (census.booted, Instant::now());
             }
             if census.dead > 0 {

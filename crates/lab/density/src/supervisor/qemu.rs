@@ -4,7 +4,7 @@
 
 use super::error::{GuestError, Result, last_line};
 use super::individual::{Echo, Probes};
-use super::{Guard, Population, Tally, micros};
+use super::{Answer, Guard, Population, micros};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -238,7 +238,7 @@ impl Population for QemuGuests {
     }
 
     /// As many guests boot at a time as there are processors.
-    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<()> {
+    fn grow(&mut self, to: u32, guard: &mut Guard, answer: &mut Answer) -> Result<()> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut booting: Vec<Guest> = Vec::new();
         loop {
@@ -262,10 +262,10 @@ impl Population for QemuGuests {
                 let created = guest.created;
                 let booted = guest.has_booted()?;
                 if !created && guest.created {
-                    tally.create.push(micros(guest.began.elapsed()));
+                    answer.create.push(micros(guest.began.elapsed()));
                 }
                 if booted {
-                    tally.boot.push(micros(guest.began.elapsed()));
+                    answer.boot.push(micros(guest.began.elapsed()));
                     self.guests.push(guest);
                 } else {
                     still.push(guest);

@@ -2,7 +2,7 @@
 //! A population over several supervisors, each of which holds as many guests as one process can.
 
 use super::error::{GuestError, Result};
-use super::{Guard, Population, Request, SUPERVISOR, Spec, Supervisor, Tally, command};
+use super::{Answer, Guard, Population, Request, SUPERVISOR, Spec, Supervisor, command};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use vtax_host::HostError;
@@ -44,7 +44,7 @@ impl Population for Shards {
         self.shards.iter().map(|(_, count)| count).sum()
     }
 
-    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<()> {
+    fn grow(&mut self, to: u32, guard: &mut Guard, answer: &mut Answer) -> Result<()> {
         while self.count() < to {
             let capacity = self.capacity;
             if self
@@ -59,16 +59,16 @@ impl Population for Shards {
                 return Ok(());
             };
             let goal = count.saturating_add(wanted).min(capacity);
-            let answer = supervisor.ask(&Request::Grow(goal))?;
-            *count = answer.population;
-            tally.create.extend(answer.create);
-            tally.boot.extend(answer.boot);
-            guard.cpu += Duration::from_secs_f64(answer.guard_cpu.max(0.0));
-            if let Some(why) = answer.refused {
+            let grown = supervisor.ask(&Request::Grow(goal))?;
+            *count = grown.population;
+            answer.create.extend(grown.create);
+            answer.boot.extend(grown.boot);
+            guard.cpu += Duration::from_secs_f64(grown.guard_cpu.max(0.0));
+            if let Some(why) = grown.refused {
                 return Err(GuestError::Reported(why));
             }
-            if answer.exceeded.is_some() {
-                guard.exceeded = answer.exceeded;
+            if grown.exceeded.is_some() {
+                guard.exceeded = grown.exceeded;
                 return Ok(());
             }
         }
