@@ -22,41 +22,42 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
+    /// A descriptor of a buffer that is a whole chain.
+    pub const fn of(address: u64, len: u32) -> Self {
+        Self {
+            address,
+            len,
+            flags: 0,
+            next: 0,
+        }
+    }
+
+    /// The same with these flags.
+    #[must_use]
+    pub const fn flagged(self, flags: u16) -> Self {
+        Self { flags, ..self }
+    }
+
+    /// The same with another descriptor after it in the chain.
+    #[must_use]
+    pub const fn before(self, next: u16) -> Self {
+        Self { next, ..self }.flagged(self.flags | NEXT)
+    }
+
     /// The descriptor as 16 bytes.
     pub fn to_bytes(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.address.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.len.to_le_bytes());
-        bytes[12..14].copy_from_slice(&self.flags.to_le_bytes());
-        bytes[14..].copy_from_slice(&self.next.to_le_bytes());
-        bytes
+        let rest = u64::from(self.len) | u64::from(self.flags) << 32 | u64::from(self.next) << 48;
+        (u128::from(self.address) | u128::from(rest) << 64).to_le_bytes()
     }
 
     /// The inverse of [`Descriptor::to_bytes`].
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        let [
-            a0,
-            a1,
-            a2,
-            a3,
-            a4,
-            a5,
-            a6,
-            a7,
-            l0,
-            l1,
-            l2,
-            l3,
-            f0,
-            f1,
-            n0,
-            n1,
-        ] = bytes;
+        let word = u128::from_le_bytes(bytes);
         Self {
-            address: u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
-            len: u32::from_le_bytes([l0, l1, l2, l3]),
-            flags: u16::from_le_bytes([f0, f1]),
-            next: u16::from_le_bytes([n0, n1]),
+            address: word as u64,
+            len: (word >> 64) as u32,
+            flags: (word >> 96) as u16,
+            next: (word >> 112) as u16,
         }
     }
 }

@@ -9,7 +9,7 @@ use rustix::event::EventfdFlags;
 
 use crate::descriptor::{Descriptor, INDIRECT, NEXT, WRITE};
 use crate::nic::{BUFFER_LEN, HEADER_LEN, Nic, Queue};
-use crate::session::{SessionError, message, request, state};
+use crate::session::{SessionError, failed, message, request, state};
 
 /// Declares an enum with a list of its variants.
 macro_rules! every {
@@ -72,12 +72,7 @@ impl DriverFault {
         let memory = &nic.memory;
         let tx = &mut pair.tx;
         let size = tx.ring.size;
-        let frame = Descriptor {
-            address: tx.buffer(0),
-            len: 64,
-            flags: 0,
-            next: 0,
-        };
+        let frame = Descriptor::of(tx.buffer(0), 64);
         let table = tx.tables();
         let chain = |tx: &mut Queue, parts: &[Descriptor]| {
             for (index, part) in (0u16..).zip(parts) {
@@ -90,26 +85,14 @@ impl DriverFault {
             for (slot, entry) in (0u64..).zip(entries) {
                 memory.write(table + 16 * slot, &entry.to_bytes());
             }
-            chain(
-                tx,
-                &[Descriptor {
-                    address: table,
-                    len,
-                    flags: INDIRECT | flags,
-                    next: 0,
-                }],
-            );
+            chain(tx, &[Descriptor::of(table, len).flagged(INDIRECT | flags)]);
         };
         // The header's fields: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset.
         let with_header =
             |tx: &mut Queue, flags: u8, gso: u8, gso_size: u16, start: u16, offset: u16| {
-                let mut header = [0; HEADER_LEN];
-                header[0] = flags;
-                header[1] = gso;
-                header[2..4].copy_from_slice(&54u16.to_le_bytes());
-                header[4..6].copy_from_slice(&gso_size.to_le_bytes());
-                header[6..8].copy_from_slice(&start.to_le_bytes());
-                header[8..10].copy_from_slice(&offset.to_le_bytes());
+                let mut header = vec![flags, gso];
+                let fields = [54, gso_size, start, offset, 0];
+                header.extend(fields.map(u16::to_le_bytes).as_flattened());
                 memory.write(frame.address, &header);
                 chain(tx, &[Descriptor { len: 200, ..frame }]);
             };
@@ -122,120 +105,38 @@ impl DriverFault {
                 tx.ring.offer(memory, size);
                 tx.ring.publish(memory);
             }
-            Self::NextPastTable => chain(
-                tx,
-                &[Descriptor {
-                    flags: NEXT,
-                    next: u16::MAX,
-                    ..frame
-                }],
-            ),
-            Self::ChainLoops => {
-                let there = Descriptor {
-                    flags: NEXT,
-                    next: 1,
-                    ..frame
-                };
-                chain(tx, &[there, Descriptor { next: 0, ..there }]);
-            }
+            Self::NextPastTable => chain(tx, &[frame.before(u16::MAX)]),
+            Self::ChainLoops => chain(tx, &[frame.before(1), frame.before(0)]),
             Self::IndirectEmpty => indirect(tx, 0, 0, &[]),
             Self::IndirectNotMultipleOf16 => indirect(tx, 17, 0, &[frame]),
             Self::IndirectNested => {
-                let inner = Descriptor {
-                    address: table + 16,
-                    len: 16,
-                    flags: INDIRECT,
-                    next: 0,
-                };
+                let inner = Descriptor::of(table + 16, 16).flagged(INDIRECT);
                 indirect(tx, 16, 0, &[inner, frame]);
             }
-            Self::IndirectLoops => {
-                indirect(
-                    tx,
-                    16,
-                    0,
-                    &[Descriptor {
-                        flags: NEXT,
-                        next: 0,
-                        ..frame
-                    }],
-                );
-            }
+            Self::IndirectLoops => indirect(tx, 16, 0, &[frame.before(0)]),
             Self::IndirectOutsideMemory => {
-                chain(
-                    tx,
-                    &[Descriptor {
-                        address: 64,
-                        len: 16,
-                        flags: INDIRECT,
-                        next: 0,
-                    }],
-                );
+                chain(tx, &[Descriptor::of(64, 16).flagged(INDIRECT)]);
             }
             Self::IndirectBesideNext => indirect(tx, 16, NEXT, &[frame]),
-            Self::AddressOverflows => {
-                chain(
-                    tx,
-                    &[Descriptor {
-                        address: u64::MAX - 8,
-                        len: u32::MAX,
-                        ..frame
-                    }],
-                );
-            }
-            Self::AddressOutsideMemory => chain(
-                tx,
-                &[Descriptor {
-                    address: 0,
-                    ..frame
-                }],
-            ),
+            Self::AddressOverflows => chain(tx, &[Descriptor::of(u64::MAX - 8, u32::MAX)]),
+            Self::AddressOutsideMemory => chain(tx, &[Descriptor::of(0, frame.len)]),
             Self::RangeLeavesMemory => {
                 let last = crate::memory::GUEST_BASE + memory.size() - 4;
-                chain(
-                    tx,
-                    &[Descriptor {
-                        address: last,
-                        ..frame
-                    }],
-                );
+                chain(tx, &[Descriptor::of(last, frame.len)]);
             }
             Self::ZeroLength => chain(tx, &[Descriptor { len: 0, ..frame }]),
-            Self::WritableInTransmit => chain(
-                tx,
-                &[Descriptor {
-                    flags: WRITE,
-                    ..frame
-                }],
-            ),
-            Self::ReadableInReceive => inject_receive_fault(&mut pair.rx, memory, |buffer| {
-                Descriptor { flags: 0, ..buffer }
-            }),
+            Self::WritableInTransmit => chain(tx, &[frame.flagged(WRITE)]),
+            Self::ReadableInReceive => {
+                inject_receive_fault(&mut pair.rx, memory, |buffer| buffer.flagged(0));
+            }
             Self::HeaderInTwelveParts => {
-                let mut parts: Vec<_> = (0..HEADER_LEN as u16)
-                    .map(|part| Descriptor {
-                        address: frame.address + u64::from(part),
-                        len: 1,
-                        flags: NEXT,
-                        next: part + 1,
-                    })
-                    .collect();
-                parts.push(Descriptor {
-                    address: tx.buffer(1),
-                    len: 60,
-                    flags: 0,
-                    next: 0,
-                });
+                let byte = |at: u16| Descriptor::of(frame.address + u64::from(at), 1);
+                let header = (0..HEADER_LEN as u16).map(|at| byte(at).before(at + 1));
+                let parts: Vec<_> = header.chain([Descriptor::of(tx.buffer(1), 60)]).collect();
                 chain(tx, &parts);
             }
             Self::ShorterThanHeader => chain(tx, &[Descriptor { len: 5, ..frame }]),
-            Self::HeaderOnly => chain(
-                tx,
-                &[Descriptor {
-                    len: HEADER_LEN as u32,
-                    ..frame
-                }],
-            ),
+            Self::HeaderOnly => chain(tx, &[Descriptor::of(frame.address, HEADER_LEN as u32)]),
             Self::ChecksumStartPastEnd => with_header(tx, 1, 0, 0, u16::MAX, 16),
             Self::ChecksumOffsetPastEnd => with_header(tx, 1, 0, 0, 34, u16::MAX),
             Self::SegmentsOfZeroBytes => with_header(tx, 1, 1, 0, 34, 16),
@@ -253,37 +154,19 @@ impl DriverFault {
                 let parts = 2_048;
                 for part in 0..parts {
                     let more = if part + 1 < parts { NEXT } else { 0 };
-                    let entry = Descriptor {
-                        address: table,
-                        len: 1,
-                        flags: more,
-                        next: part + 1,
-                    };
+                    let entry = Descriptor::of(table, 1).before(part + 1).flagged(more);
                     memory.write(table + 16 * u64::from(part), &entry.to_bytes());
                 }
-                let len = 16 * u32::from(parts);
-                chain(
-                    tx,
-                    &[Descriptor {
-                        address: table,
-                        len,
-                        flags: INDIRECT,
-                        next: 0,
-                    }],
-                );
+                let whole = Descriptor::of(table, 16 * u32::from(parts));
+                chain(tx, &[whole.flagged(INDIRECT)]);
             }
             Self::EventIndexOscillates => {
+                let events = [(&tx.ring, 31_337), (&pair.rx.ring, 40_503)];
                 for value in 0..10_000u16 {
-                    memory.store(
-                        tx.ring.used_event(),
-                        value.wrapping_mul(31_337),
-                        Ordering::Release,
-                    );
-                    memory.store(
-                        pair.rx.ring.used_event(),
-                        value.wrapping_mul(40_503),
-                        Ordering::Release,
-                    );
+                    for (ring, step) in events {
+                        let value = value.wrapping_mul(step);
+                        memory.store(ring.used_event(), value, Ordering::Release);
+                    }
                 }
                 chain(tx, &[frame]);
             }
@@ -291,14 +174,9 @@ impl DriverFault {
                 chain(tx, &[frame]);
                 tx.kick();
                 for round in 0..10_000u32 {
-                    let bad = Descriptor {
-                        address: u64::from(round) << 40,
-                        len: u32::MAX,
-                        flags: NEXT,
-                        next: 7,
-                    };
-                    tx.ring
-                        .describe(memory, 0, if round % 2 == 0 { bad } else { frame });
+                    let bad = Descriptor::of(u64::from(round) << 40, u32::MAX).before(7);
+                    let written = if round % 2 == 0 { bad } else { frame };
+                    tx.ring.describe(memory, 0, written);
                 }
             }
             Self::MemoryTruncated => {
@@ -319,12 +197,7 @@ fn inject_receive_fault(
     spoil: impl Fn(Descriptor) -> Descriptor,
 ) {
     for index in 0..rx.ring.size {
-        let buffer = Descriptor {
-            address: rx.buffer(index),
-            len: BUFFER_LEN,
-            flags: WRITE,
-            next: 0,
-        };
+        let buffer = Descriptor::of(rx.buffer(index), BUFFER_LEN).flagged(WRITE);
         rx.ring.describe(memory, index, spoil(buffer));
     }
 }
@@ -413,20 +286,14 @@ impl BadMessage {
             Self::LogSmallerThanMemory => {
                 let log = rustix::fs::memfd_create("log", rustix::fs::MemfdFlags::CLOEXEC)
                     .and_then(|log| rustix::fs::ftruncate(&log, 8).map(|()| log))
-                    .map_err(|error| SessionError::Socket {
-                        what: "make a log for",
-                        error: error.into(),
-                    })?;
+                    .map_err(|error| failed("make a log for")(error.into()))?;
                 send(request::SET_LOG_BASE, &words(&[8, 0]), &[log.as_fd()])
             }
             Self::BlockingEventfdWithSaturatedCounter => {
                 let call = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).and_then(|call| {
                     rustix::io::write(&call, &(u64::MAX - 1).to_ne_bytes()).map(|_| call)
                 });
-                let call = call.map_err(|error| SessionError::Socket {
-                    what: "make an eventfd for",
-                    error: error.into(),
-                })?;
+                let call = call.map_err(|error| failed("make an eventfd for")(error.into()))?;
                 send(request::SET_VRING_CALL, &words(&[0]), &[call.as_fd()])
             }
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Traffic between drivers over a real back end.
 
+use std::ops::{Add, Sub};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -87,8 +88,8 @@ pub fn stream(
         outcome.delays.extend(seen.delays);
     }
     outcome.delays.sort_unstable();
-    outcome.sender = difference(sum(senders), before.0);
-    outcome.receiver = difference(sum(receivers), before.1);
+    outcome.sender = sum(senders).with(before.0, u64::sub);
+    outcome.receiver = sum(receivers).with(before.1, u64::sub);
     outcome
 }
 
@@ -120,16 +121,11 @@ fn send(
             break;
         };
         times.next();
-        probe::write(
-            &mut frame,
-            B,
-            A,
-            frame_len,
-            Stamp {
-                number: *number,
-                sent: at,
-            },
-        );
+        let stamp = Stamp {
+            number: *number,
+            sent: at,
+        };
+        probe::write(&mut frame, B, A, frame_len, stamp);
         due += 1;
         if nic.send(0, &frame) {
             *number += 1;
@@ -191,7 +187,7 @@ pub fn ping_pong(
         stop.store(true, Ordering::Release);
     });
     outcome.round_trips.sort_unstable();
-    outcome.server = difference(sum(std::slice::from_mut(server)), before);
+    outcome.server = sum(std::slice::from_mut(server)).with(before, u64::sub);
     outcome
 }
 
@@ -238,27 +234,6 @@ fn answer(server: &mut Nic, stop: &AtomicBool) {
 }
 
 fn sum(nics: &mut [Nic]) -> Counts {
-    nics.iter_mut()
-        .map(Nic::counts)
-        .fold(Counts::default(), |sum, one| Counts {
-            received: sum.received + one.received,
-            sent: sum.sent + one.sent,
-            calls: sum.calls + one.calls,
-            tx_calls: sum.tx_calls + one.tx_calls,
-            kicks: sum.kicks + one.kicks,
-            rx_kicks: sum.rx_kicks + one.rx_kicks,
-            sleeps: sum.sleeps + one.sleeps,
-        })
-}
-
-fn difference(now: Counts, before: Counts) -> Counts {
-    Counts {
-        received: now.received - before.received,
-        sent: now.sent - before.sent,
-        calls: now.calls - before.calls,
-        tx_calls: now.tx_calls - before.tx_calls,
-        kicks: now.kicks - before.kicks,
-        rx_kicks: now.rx_kicks - before.rx_kicks,
-        sleeps: now.sleeps - before.sleeps,
-    }
+    let each = nics.iter_mut().map(Nic::counts);
+    each.fold(Counts::default(), |sum, one| sum.with(one, u64::add))
 }

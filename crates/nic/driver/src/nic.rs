@@ -10,10 +10,10 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use vtax_nic::features::Features;
 
-use crate::descriptor::{Descriptor, INDIRECT, NEXT, WRITE};
+use crate::descriptor::{Descriptor, INDIRECT, WRITE};
 use crate::memory::{GUEST_BASE, GuestMemory};
 use crate::ring::DriverRing;
-use crate::session::{Session, SessionError, request, state};
+use crate::session::{Session, SessionError, failed, request, state};
 
 /// The virtio-net header's length with VERSION_1.
 pub const HEADER_LEN: usize = 12;
@@ -85,6 +85,21 @@ pub struct Counts {
     pub sleeps: u64,
 }
 
+impl Counts {
+    /// Each count combined with the same one of `other`.
+    pub(crate) fn with(self, other: Self, combine: fn(u64, u64) -> u64) -> Self {
+        Self {
+            received: combine(self.received, other.received),
+            sent: combine(self.sent, other.sent),
+            calls: combine(self.calls, other.calls),
+            tx_calls: combine(self.tx_calls, other.tx_calls),
+            kicks: combine(self.kicks, other.kicks),
+            rx_kicks: combine(self.rx_kicks, other.rx_kicks),
+            sleeps: combine(self.sleeps, other.sleeps),
+        }
+    }
+}
+
 /// One direction of a queue pair.
 #[derive(Debug)]
 pub struct Queue {
@@ -151,36 +166,26 @@ impl Nic {
             wanted = wanted.with(Features::CTRL_VQ);
         }
         let agreed = Features(session.negotiate(wanted.0, needed.0)?);
-        let queues = 2 * usize::from(options.queue_pairs);
+        let queues = 2 * usize::from(options.queue_pairs) + usize::from(options.control);
         let each = usize::from(options.ring_size) * (BUFFER_LEN as usize + 80) + (64 << 10);
-        let no_memory = |error| SessionError::Socket {
-            what: "make memory for",
-            error,
-        };
-        let queues = queues + usize::from(options.control);
-        let mut memory = GuestMemory::new(queues * each + options.untouched).map_err(no_memory)?;
+        let no_memory = failed("make memory for");
+        let mut memory = GuestMemory::new(queues * each + options.untouched).map_err(&no_memory)?;
+        let mut queue = || Queue::new(&mut memory, options.ring_size, agreed).map_err(&no_memory);
         let mut pairs = Vec::new();
         for _ in 0..options.queue_pairs {
-            let rx = Queue::new(&mut memory, options.ring_size, agreed).map_err(no_memory)?;
-            let tx = Queue::new(&mut memory, options.ring_size, agreed).map_err(no_memory)?;
+            let (rx, tx) = (queue()?, queue()?);
             pairs.push(Pair { rx, tx });
         }
-        let control = options
-            .control
-            .then(|| Queue::new(&mut memory, options.ring_size, agreed))
-            .transpose()
-            .map_err(no_memory)?;
-        let (counts, frame) = (Counts::default(), Vec::new());
-        let layout = options.layout;
+        let control = options.control.then(queue).transpose()?;
         let mut nic = Self {
             session,
             memory,
             pairs,
             control,
             features: agreed,
-            counts,
-            layout,
-            frame,
+            counts: Counts::default(),
+            layout: options.layout,
+            frame: Vec::new(),
         };
         nic.share_memory()?;
         nic.start_rings()?;
@@ -214,22 +219,15 @@ impl Nic {
             let ring = &queue.ring;
             send(request::SET_VRING_NUM, &state(index, ring.size.into()), &[])?;
             send(request::SET_VRING_BASE, &state(index, ring.base()), &[])?;
-            let mut addresses = Vec::from(state(index, 0));
+            let mut addresses = state(index, 0);
             for address in ring.addresses() {
                 addresses.extend_from_slice(&address.wrapping_add(user).to_ne_bytes());
             }
             addresses.extend_from_slice(&0u64.to_ne_bytes());
             send(request::SET_VRING_ADDR, &addresses, &[])?;
-            send(
-                request::SET_VRING_CALL,
-                &u64::from(index).to_ne_bytes(),
-                &[queue.call.as_fd()],
-            )?;
-            send(
-                request::SET_VRING_KICK,
-                &u64::from(index).to_ne_bytes(),
-                &[queue.kick.as_fd()],
-            )?;
+            let number = u64::from(index).to_ne_bytes();
+            send(request::SET_VRING_CALL, &number, &[queue.call.as_fd()])?;
+            send(request::SET_VRING_KICK, &number, &[queue.kick.as_fd()])?;
         }
         for pair in &mut self.pairs {
             pair.rx.fill(&self.memory);
@@ -261,18 +259,8 @@ impl Nic {
         let (data, answer) = (queue.buffer(0), queue.buffer(1));
         self.memory.write(data, command);
         let parts = [
-            Descriptor {
-                address: data,
-                len: command.len() as u32,
-                flags: NEXT,
-                next: 1,
-            },
-            Descriptor {
-                address: answer,
-                len: 1 + room,
-                flags: WRITE,
-                next: 0,
-            },
+            Descriptor::of(data, command.len() as u32).before(1),
+            Descriptor::of(answer, 1 + room).flagged(WRITE),
         ];
         for (index, part) in (0u16..).zip(parts) {
             queue.ring.describe(&self.memory, index, part);
@@ -332,54 +320,22 @@ impl Nic {
         self.memory.write(buffer, header);
         self.memory.write(buffer + header.len() as u64, frame);
         let (head_len, len) = (header.len() as u32, frame.len() as u32);
-        let parts = [
-            Descriptor {
-                address: buffer,
-                len: head_len,
-                flags: NEXT,
-                next: 1,
-            },
-            Descriptor {
-                address: buffer + u64::from(head_len),
-                len,
-                flags: 0,
-                next: 0,
-            },
-        ];
-        match self.layout {
-            Layout::Single => {
-                let whole = Descriptor {
-                    len: head_len + len,
-                    flags: 0,
-                    next: 0,
-                    ..parts[0]
-                };
-                queue.ring.describe(&self.memory, head, whole);
-            }
+        let first = Descriptor::of(buffer, head_len);
+        let second = Descriptor::of(buffer + u64::from(head_len), len);
+        let described = match self.layout {
+            Layout::Single => Descriptor::of(buffer, head_len + len),
             Layout::Chained => {
-                queue.ring.describe(
-                    &self.memory,
-                    head,
-                    Descriptor {
-                        next: head + 1,
-                        ..parts[0]
-                    },
-                );
-                queue.ring.describe(&self.memory, head + 1, parts[1]);
+                queue.ring.describe(&self.memory, head + 1, second);
+                first.before(head + 1)
             }
             Layout::Indirect => {
                 let table = queue.tables + 32 * u64::from(head);
-                self.memory.write(table, &parts[0].to_bytes());
-                self.memory.write(table + 16, &parts[1].to_bytes());
-                let indirect = Descriptor {
-                    address: table,
-                    len: 32,
-                    flags: INDIRECT,
-                    next: 0,
-                };
-                queue.ring.describe(&self.memory, head, indirect);
+                self.memory.write(table, &first.before(1).to_bytes());
+                self.memory.write(table + 16, &second.to_bytes());
+                Descriptor::of(table, 32).flagged(INDIRECT)
             }
-        }
+        };
+        queue.ring.describe(&self.memory, head, described);
         queue.ring.offer(&self.memory, head);
         if queue.ring.publish(&self.memory) {
             self.counts.kicks += 1;
@@ -396,29 +352,25 @@ impl Nic {
             return 0;
         };
         let mut frames = 0;
-        let mut given_back = false;
         while frames < budget
             && let Some((head, len)) = queue.ring.take_used(&self.memory)
         {
             self.frame.clear();
-            queue.copy_out(&self.memory, head, len, &mut self.frame);
-            queue.ring.offer(&self.memory, head);
+            queue.take_back(&self.memory, (head, len), &mut self.frame);
             // With MRG_RXBUF the header holds the number of buffers of the frame.
             let buffers = self.frame.get(10..).and_then(|rest| rest.first_chunk());
             let buffers = buffers.map_or(1, |count| u16::from_le_bytes(*count));
             for _ in 1..buffers {
                 // The device publishes all of a frame's buffers at once.
-                let Some((head, len)) = queue.ring.take_used(&self.memory) else {
+                let Some(used) = queue.ring.take_used(&self.memory) else {
                     break;
                 };
-                queue.copy_out(&self.memory, head, len, &mut self.frame);
-                queue.ring.offer(&self.memory, head);
+                queue.take_back(&self.memory, used, &mut self.frame);
             }
             frames += 1;
-            given_back = true;
             each(self.frame.get(HEADER_LEN..).unwrap_or_default());
         }
-        if given_back && queue.ring.publish(&self.memory) {
+        if frames > 0 && queue.ring.publish(&self.memory) {
             self.counts.rx_kicks += 1;
             signal(&queue.kick);
         }
@@ -436,10 +388,7 @@ impl Nic {
             return true;
         }
         self.counts.sleeps += 1;
-        let limit = Timespec::try_from(limit).ok();
-        let mut fds = [PollFd::new(&queue.call, PollFlags::IN)];
-        // The ring is read after an interruption or expiry as well.
-        let _ = rustix::event::poll(&mut fds, limit.as_ref());
+        sleep(&mut [PollFd::new(&queue.call, PollFlags::IN)], limit);
         self.counts.calls += drain_event(&queue.call);
         queue.ring.has_used(&self.memory)
     }
@@ -453,11 +402,8 @@ impl Nic {
                     pair.tx.free.push(head);
                 }
             }
-            if self
-                .pairs
-                .iter()
-                .all(|pair| pair.tx.ring.outstanding() == 0)
-            {
+            let mut rings = self.pairs.iter().map(|pair| &pair.tx.ring);
+            if rings.all(|ring| ring.outstanding() == 0) {
                 return true;
             }
             if std::time::Instant::now() > until {
@@ -504,13 +450,7 @@ impl Queue {
 
     fn fill(&mut self, memory: &GuestMemory) {
         for index in 0..self.ring.size {
-            let address = self.buffer(index);
-            let buffer = Descriptor {
-                address,
-                len: BUFFER_LEN,
-                flags: WRITE,
-                next: 0,
-            };
+            let buffer = Descriptor::of(self.buffer(index), BUFFER_LEN).flagged(WRITE);
             self.ring.describe(memory, index, buffer);
             self.ring.offer(memory, index);
         }
@@ -518,14 +458,19 @@ impl Queue {
         self.ring.disable_calls(memory);
     }
 
-    fn copy_out(&self, memory: &GuestMemory, head: u16, len: u32, frame: &mut Vec<u8>) {
+    /// Appends the bytes of a used buffer to `frame` and offers the buffer again.
+    fn take_back(&mut self, memory: &GuestMemory, (head, len): (u16, u32), frame: &mut Vec<u8>) {
         let start = frame.len();
         frame.resize(start + len.min(BUFFER_LEN) as usize, 0);
-        memory.read(
-            self.buffer(head),
-            frame.get_mut(start..).unwrap_or_default(),
-        );
+        let bytes = frame.get_mut(start..).unwrap_or_default();
+        memory.read(self.buffer(head), bytes);
+        self.ring.offer(memory, head);
     }
+}
+
+/// Sleeps until an event, up to `limit`. The rings are read after an interruption or expiry as well.
+fn sleep(events: &mut [PollFd<'_>], limit: Duration) {
+    let _ = rustix::event::poll(events, Timespec::try_from(limit).ok().as_ref());
 }
 
 fn signal(event: &OwnedFd) {
@@ -556,9 +501,7 @@ pub fn wait_for_any(nics: &mut [Nic], limit: Duration) {
     let mut fds: Vec<_> = queues()
         .map(|(_, queue)| PollFd::new(&queue.call, PollFlags::IN))
         .collect();
-    let limit = Timespec::try_from(limit).ok();
-    // The rings are read after an interruption or expiry as well.
-    let _ = rustix::event::poll(&mut fds, limit.as_ref());
+    sleep(&mut fds, limit);
     for nic in nics {
         nic.counts.sleeps += 1;
         if let Some(pair) = nic.pairs.first() {

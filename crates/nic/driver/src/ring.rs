@@ -6,6 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::descriptor::{Descriptor, NEXT};
 use crate::memory::GuestMemory;
 use crate::packed::PackedRing;
+use vtax_nic::ring::passed;
 
 const NO_INTERRUPT: u16 = 1;
 const NO_NOTIFY: u16 = 1;
@@ -83,10 +84,8 @@ impl DriverRing {
 
     /// Writes a descriptor.
     pub fn describe(&self, memory: &GuestMemory, index: u16, descriptor: Descriptor) {
-        memory.write(
-            self.descriptors + 16 * u64::from(index),
-            &descriptor.to_bytes(),
-        );
+        let at = self.descriptors + 16 * u64::from(index);
+        memory.write(at, &descriptor.to_bytes());
     }
 
     /// Adds a chain to the available ring, where it is not yet visible to the device.
@@ -96,23 +95,21 @@ impl DriverRing {
                 ring.offer(memory, head, descriptor);
             }
             self.packed = Some(ring);
-            self.next_available = self.next_available.wrapping_add(1);
-            return;
+        } else {
+            let slot = u64::from(self.next_available % self.size);
+            memory.store(self.available + 4 + 2 * slot, head, Ordering::Relaxed);
         }
-        let slot = u64::from(self.next_available % self.size);
-        memory.store(self.available + 4 + 2 * slot, head, Ordering::Relaxed);
         self.next_available = self.next_available.wrapping_add(1);
     }
 
     /// Makes all offered chains visible. Returns whether the device wants a kick.
     pub fn publish(&mut self, memory: &GuestMemory) -> bool {
-        let (old, new) = (self.published, self.next_available);
+        let new = self.next_available;
+        let old = std::mem::replace(&mut self.published, new);
         if let Some(ring) = &mut self.packed {
-            self.published = new;
             return ring.publish(memory);
         }
         memory.store(self.available + 2, new, Ordering::Release);
-        self.published = new;
         // Orders the store above before the load below. Otherwise both sides may sleep.
         fence(Ordering::SeqCst);
         if self.event_idx {
@@ -128,23 +125,19 @@ impl DriverRing {
         if !self.has_used(memory) {
             return None;
         }
+        let slot = u64::from(self.seen % self.size);
+        self.seen = self.seen.wrapping_add(1);
         if let Some(mut ring) = self.packed {
             let (id, len) = ring.used(memory);
             #[expect(clippy::cast_possible_truncation, reason = "at most the ring's size")]
             ring.skip(self.chain(memory, id).count() as u16);
             self.packed = Some(ring);
-            self.seen = self.seen.wrapping_add(1);
             return Some((id, len));
         }
-        let slot = u64::from(self.seen % self.size);
         let mut entry = [0; 8];
         memory.read(self.used + 4 + 8 * slot, &mut entry);
-        self.seen = self.seen.wrapping_add(1);
-        let [i0, i1, _, _, l0, l1, l2, l3] = entry;
-        Some((
-            u16::from_le_bytes([i0, i1]),
-            u32::from_le_bytes([l0, l1, l2, l3]),
-        ))
+        let word = u64::from_le_bytes(entry);
+        Some((word as u16, (word >> 32) as u32))
     }
 
     /// Whether there is a used entry that the driver has not taken.
@@ -173,11 +166,8 @@ impl DriverRing {
         if let Some(ring) = &self.packed {
             ring.disable_calls(memory);
         } else if self.event_idx {
-            memory.store(
-                self.used_event(),
-                self.seen.wrapping_sub(1),
-                Ordering::Release,
-            );
+            let passed = self.seen.wrapping_sub(1);
+            memory.store(self.used_event(), passed, Ordering::Release);
         } else {
             memory.store(self.available, NO_INTERRUPT, Ordering::Release);
         }
@@ -202,9 +192,4 @@ impl DriverRing {
     pub fn avail_event(&self) -> u64 {
         self.used + 4 + 8 * u64::from(self.size)
     }
-}
-
-/// Whether an index that went from `old` to `new` has passed `event` (virtio 1.2, 2.7.7.2).
-fn passed(event: u16, new: u16, old: u16) -> bool {
-    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }

@@ -62,7 +62,7 @@ pub enum SessionError {
     Features(u64),
 }
 
-fn failed(what: &'static str) -> impl Fn(std::io::Error) -> SessionError {
+pub(crate) fn failed(what: &'static str) -> impl Fn(std::io::Error) -> SessionError {
     move |error| SessionError::Socket { what, error }
 }
 
@@ -89,9 +89,7 @@ impl Session {
     pub fn from_socket(socket: UnixStream) -> Result<Self, SessionError> {
         socket
             .set_read_timeout(Some(ANSWER_TIMEOUT))
-            .map_err(failed("set up the socket to"))?;
-        socket
-            .set_write_timeout(Some(ANSWER_TIMEOUT))
+            .and_then(|()| socket.set_write_timeout(Some(ANSWER_TIMEOUT)))
             .map_err(failed("set up the socket to"))?;
         Ok(Self {
             socket,
@@ -110,11 +108,8 @@ impl Session {
         }
         self.request(request::SET_OWNER, &[], &[])?;
         let protocol = self.get(request::GET_PROTOCOL_FEATURES)?;
-        self.request(
-            request::SET_PROTOCOL_FEATURES,
-            &(protocol & REPLY_ACK).to_ne_bytes(),
-            &[],
-        )?;
+        let accepted = (protocol & REPLY_ACK).to_ne_bytes();
+        self.request(request::SET_PROTOCOL_FEATURES, &accepted, &[])?;
         self.acknowledges = protocol & REPLY_ACK != 0;
         let agreed = offered & wanted;
         self.request(request::SET_FEATURES, &agreed.to_ne_bytes(), &[])?;
@@ -182,16 +177,17 @@ impl Session {
 
     fn reply(&self) -> Result<Vec<u8>, SessionError> {
         let mut header = [0; 12];
-        (&self.socket)
-            .read_exact(&mut header)
-            .map_err(failed("read from"))?;
+        let read = |bytes: &mut [u8]| {
+            (&self.socket)
+                .read_exact(bytes)
+                .map_err(failed("read from"))
+        };
+        read(&mut header)?;
         let [.., s0, s1, s2, s3] = header;
         // Replies are at most a page long.
         let size = u32::from_ne_bytes([s0, s1, s2, s3]).min(4096) as usize;
         let mut payload = vec![0; size];
-        (&self.socket)
-            .read_exact(&mut payload)
-            .map_err(failed("read from"))?;
+        read(&mut payload)?;
         Ok(payload)
     }
 }
@@ -199,20 +195,13 @@ impl Session {
 /// The bytes of a message.
 pub fn message(request: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     let size = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-    let mut bytes: Vec<u8> = [request, flags, size]
-        .iter()
-        .flat_map(|n| n.to_ne_bytes())
-        .collect();
-    bytes.extend_from_slice(payload);
-    bytes
+    let header = [request, flags, size].map(u32::to_ne_bytes);
+    [header.as_flattened(), payload].concat()
 }
 
 /// The bytes of a vring state: a ring and a number.
-pub fn state(ring: u32, number: u32) -> [u8; 8] {
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&ring.to_ne_bytes());
-    bytes[4..].copy_from_slice(&number.to_ne_bytes());
-    bytes
+pub fn state(ring: u32, number: u32) -> Vec<u8> {
+    [ring, number].map(u32::to_ne_bytes).concat()
 }
 
 fn number(payload: &[u8]) -> u64 {

@@ -90,35 +90,27 @@ impl Outcome {
 /// The value below which the given part of sorted values lies.
 pub fn quantile(sorted: &[u64], part: f64) -> Nanos {
     let index = (sorted.len() as f64 * part) as usize;
-    Nanos(
-        sorted
-            .get(index.min(sorted.len().saturating_sub(1)))
-            .copied()
-            .unwrap_or(0),
-    )
+    let found = sorted.get(index).or(sorted.last());
+    Nanos(found.copied().unwrap_or(0))
 }
 
 /// Runs a simulation. `controller` makes each port's controller.
 pub fn run(setup: &Setup, controller: impl Fn() -> Box<dyn Controller>) -> Outcome {
     let mut world = Simulation::default();
     for index in 0..setup.ports {
-        world
-            .ports
-            .push(Port::new(PairHold::new(controller(), setup.budget)));
-        let port = world.ports.len() - 1;
+        let port = world.ports.len();
+        let hold = PairHold::new(controller(), setup.budget);
+        world.ports.push(Port::new(hold));
+        let mut arrive = |arrivals: &Arrivals, what| {
+            let times = arrivals.times(u64::from(index));
+            let times = times.take_while(|at| *at < setup.duration);
+            times.for_each(|at| world.plan(at, port, what));
+        };
         match &setup.traffic {
             Traffic::Receive(arrivals) | Traffic::ReceiveWithAcks(arrivals) => {
-                let times = arrivals
-                    .times(u64::from(index))
-                    .take_while(|at| *at < setup.duration);
-                times.for_each(|at| world.plan(at, port, EventKind::Arrive));
+                arrive(arrivals, EventKind::Arrive);
             }
-            Traffic::Send(arrivals) => {
-                let times = arrivals
-                    .times(u64::from(index))
-                    .take_while(|at| *at < setup.duration);
-                times.for_each(|at| world.plan(at, port, EventKind::Submit));
-            }
+            Traffic::Send(arrivals) => arrive(arrivals, EventKind::Submit),
             Traffic::Transactions { outstanding, think } => {
                 let starts = (0..*outstanding).map(|n| Nanos(think.0 * u64::from(n + 1)));
                 starts.for_each(|at| world.plan(at, port, EventKind::Arrive));
@@ -229,12 +221,7 @@ impl Simulation {
     }
 
     fn handle(&mut self, event: Event, traffic: &Traffic) {
-        let Event {
-            at,
-            port: index,
-            what,
-            ..
-        } = event;
+        let (at, index, what) = (event.at, event.port, event.what);
         if matches!(what, EventKind::Kick | EventKind::Deadline)
             && let Some(until) = self.processor.is_taken_until(at)
         {
@@ -246,19 +233,14 @@ impl Simulation {
             EventKind::Poll => self.poll(at, index, traffic),
             EventKind::Submit => self.submit(at, index),
             EventKind::Kick => {
-                let Some(port) = self.ports.get_mut(index) else {
-                    return;
-                };
-                let kicked = port.hold.kicked(at, 1);
+                let kicked = self.ports[index].hold.kicked(at, 1);
                 self.call(at, index, kicked.rx);
                 if kicked.drain {
                     self.drain(at, index, traffic);
                 }
             }
             EventKind::Deadline => {
-                let Some(port) = self.ports.get_mut(index) else {
-                    return;
-                };
+                let port = &mut self.ports[index];
                 port.planned = None;
                 let expired = port.hold.expired(at);
                 if expired.rx.is_some() || expired.drain {
@@ -280,25 +262,16 @@ impl Simulation {
 
     /// Handles an event of a stream.
     fn handle_stream(&mut self, event: Event, stream: &Stream) {
-        let Event {
-            at,
-            port: index,
-            what,
-            ..
-        } = event;
-        let Some(port) = self.ports.get_mut(index) else {
-            return;
-        };
-        match what {
+        let (at, index) = (event.at, event.port);
+        let port = &mut self.ports[index];
+        match event.what {
             EventKind::Write => {
                 port.flow.write(stream);
                 if let Some(every) = stream.every {
                     self.plan(at + every, index, EventKind::Write);
                 }
             }
-            EventKind::Wake => {
-                self.processor.wake(Stage::Guest);
-            }
+            EventKind::Wake => self.processor.wake(Stage::Guest),
             EventKind::End(stage, bytes) => {
                 self.processor.ended(stage, bytes);
                 let done = port.flow.end(stage, stream, at);
@@ -323,9 +296,7 @@ impl Simulation {
 
     /// Gives the processor to the stage that has the next turn.
     fn take_turn(&mut self, at: Nanos, index: usize, stream: &Stream) {
-        let Some(port) = self.ports.get_mut(index) else {
-            return;
-        };
+        let port = &mut self.ports[index];
         if port.flow.begins_to_send(stream) {
             self.processor.wake(Stage::Send);
         }
@@ -343,9 +314,7 @@ impl Simulation {
     }
 
     fn plan_deadline(&mut self, index: usize) {
-        let Some(port) = self.ports.get_mut(index) else {
-            return;
-        };
+        let port = &mut self.ports[index];
         if let Some(deadline) = port.hold.deadline()
             && port.planned.is_none_or(|planned| planned > deadline)
         {
@@ -355,9 +324,7 @@ impl Simulation {
     }
 
     fn arrive(&mut self, at: Nanos, index: usize) {
-        let Some(port) = self.ports.get_mut(index) else {
-            return;
-        };
+        let port = &mut self.ports[index];
         if port.unseen >= RING_SIZE.into() {
             return;
         }
@@ -381,15 +348,12 @@ impl Simulation {
     }
 
     fn call(&mut self, at: Nanos, index: usize, release: Option<Release>) {
-        let Some(port) = self.ports.get_mut(index) else {
-            return;
-        };
+        let port = &mut self.ports[index];
         if release.is_some() && port.guest == Guest::Asleep {
             port.guest = Guest::Awake;
             self.outcome.calls += 1;
-            self.outcome
-                .rx_holds
-                .extend(port.held.drain(..).map(|since| at.since(since).0));
+            let holds = port.held.drain(..).map(|since| at.since(since).0);
+            self.outcome.rx_holds.extend(holds);
             let looks = if port.flow.is_used() {
                 EventKind::Wake
             } else {
@@ -400,9 +364,7 @@ impl Simulation {
     }
 
     fn poll(&mut self, at: Nanos, index: usize, traffic: &Traffic) {
-        let Some(port) = self.ports.get_mut(index) else {
-            return;
-        };
+        let port = &mut self.ports[index];
         if port.unseen == 0 {
             port.guest = Guest::Asleep;
             return;
@@ -421,9 +383,7 @@ impl Simulation {
     }
 
     fn submit(&mut self, at: Nanos, index: usize) {
-        let Some(port) = self.ports.get_mut(index) else {
-            return;
-        };
+        let port = &mut self.ports[index];
         if port.waiting.len() >= RING_SIZE.into() {
             return;
         }
@@ -437,9 +397,7 @@ impl Simulation {
     }
 
     fn drain(&mut self, at: Nanos, index: usize, traffic: &Traffic) {
-        let Some(port) = self.ports.get_mut(index) else {
-            return;
-        };
+        let port = &mut self.ports[index];
         let packets = u32::try_from(port.waiting.len()).unwrap_or(u32::MAX);
         let waits = port.waiting.drain(..).map(|since| at.since(since).0);
         self.outcome.tx_waits.extend(waits);

@@ -45,6 +45,9 @@ const ROUNDS: u32 = 3;
 /// The largest steal time, as a part of a processor, at which delays of wake-ups are attributed to the program.
 const MOST_STEAL: f64 = 0.005;
 
+/// The modes that tables of streams compare, the first with the others.
+const MODES: [Mode; 3] = [Mode::Off, Mode::Fixed, Mode::Adaptive];
+
 const SMALL_FRAME: usize = 64;
 const LARGE_FRAME: usize = 1_514;
 
@@ -201,52 +204,29 @@ impl Bench {
 
     /// Sends frames from A to B. The notifications of B are held.
     fn to_b(&self, links: &mut Links, arrivals: &Arrivals, len: usize) -> Stream {
-        let shape = (len, self.duration());
-        stream(
-            &mut links.a,
-            &mut links.b,
-            arrivals,
-            shape,
-            (SENDER_CPU, OTHER_CPU),
-        )
+        let (shape, cpus) = ((len, self.duration()), (SENDER_CPU, OTHER_CPU));
+        stream(&mut links.a, &mut links.b, arrivals, shape, cpus)
     }
 
     fn receive(&self) -> Result<(), BackendError> {
         println!("\n### Receiving 64-byte frames, Poisson\n");
-        self.table_of_streams(
-            &[20, 50, 100, 200].map(|kpps| {
-                (
-                    format!("{kpps} kpps"),
-                    Arrivals::Poisson {
-                        rate: f64::from(kpps) * 1e3,
-                    },
-                )
-            }),
-            &[Mode::Off, Mode::Fixed, Mode::Adaptive],
-            SMALL_FRAME,
-        )
+        let traffic = [20, 50, 100, 200].map(|kpps| (format!("{kpps} kpps"), poisson(kpps)));
+        self.table_of_streams(&traffic, SMALL_FRAME)
     }
 
     fn ten_megabits(&self) -> Result<(), BackendError> {
         println!("\n### 10 Mb/s in 1500-byte frames\n");
         let traffic = [
-            ("evenly spaced".to_owned(), Arrivals::TEN_MEGABITS),
-            (
-                "in iperf's bursts".to_owned(),
-                Arrivals::TEN_MEGABITS_IN_BURSTS,
-            ),
+            ("evenly spaced", Arrivals::TEN_MEGABITS),
+            ("in iperf's bursts", Arrivals::TEN_MEGABITS_IN_BURSTS),
         ];
-        self.table_of_streams(
-            &traffic,
-            &[Mode::Off, Mode::Fixed, Mode::Adaptive],
-            LARGE_FRAME,
-        )
+        let traffic = traffic.map(|(name, arrivals)| (name.to_owned(), arrivals));
+        self.table_of_streams(&traffic, LARGE_FRAME)
     }
 
     fn table_of_streams(
         &self,
         traffic: &[(String, Arrivals)],
-        modes: &[Mode],
         len: usize,
     ) -> Result<(), BackendError> {
         println!(
@@ -255,8 +235,8 @@ impl Bench {
         println!("|---|---|---|---|---|---|---|---|---|---|---|");
         for (name, arrivals) in traffic {
             let mut off = None;
-            for mode in modes {
-                let mut links = self.links(1, *mode)?;
+            for mode in MODES {
+                let mut links = self.links(1, mode)?;
                 let (before, stolen) = (links.backend.usage()?, stolen());
                 let seen = self.to_b(&mut links, arrivals, len);
                 let stolen = self.part(self::stolen().saturating_sub(stolen));
@@ -274,7 +254,7 @@ impl Bench {
                     seen.lost + seen.refused,
                     self.cpu(before, after),
                 );
-                if *mode == Mode::Adaptive {
+                if mode == Mode::Adaptive {
                     let calls = seen.receiver.calls as f64 / f64::from(self.cli.seconds);
                     let most = Bound::AtMost(1.1 / self.budget_seconds());
                     self.aim(format!("calls, {name}"), most, (calls, "/s"));
@@ -298,11 +278,9 @@ impl Bench {
         );
         println!("|---|---|---|---|---|---|---|---|---|");
         for kpps in [20, 100] {
-            let arrivals = Arrivals::Poisson {
-                rate: f64::from(kpps) * 1e3,
-            };
+            let arrivals = poisson(kpps);
             let mut off = None;
-            for mode in [Mode::Off, Mode::Fixed, Mode::Adaptive] {
+            for mode in MODES {
                 let mut links = self.links(1, mode)?;
                 let before = links.backend.usage()?;
                 let (shape, cpus) = ((SMALL_FRAME, self.duration()), (SENDER_CPU, OTHER_CPU));
@@ -335,8 +313,7 @@ impl Bench {
         for _ in 0..ROUNDS {
             for (mode, idle) in &mut seen {
                 let mut links = self.links(1, *mode)?;
-                let warm = Arrivals::Poisson { rate: 50e3 };
-                self.to_b(&mut links, &warm, SMALL_FRAME);
+                self.to_b(&mut links, &poisson(50), SMALL_FRAME);
                 std::thread::sleep(Duration::from_millis(100));
                 let before = links.backend.usage()?;
                 std::thread::sleep(part);
@@ -360,11 +337,8 @@ impl Bench {
             );
             if mode == Mode::Adaptive {
                 let over = median as f64 / off.unwrap_or(f64::NAN);
-                self.aim(
-                    "first packet after idle over `off`",
-                    Bound::AtMost(1.05),
-                    (over, "×"),
-                );
+                let what = "first packet after idle over `off`";
+                self.aim(what, Bound::AtMost(1.05), (over, "×"));
             }
         }
         Ok(())
@@ -397,11 +371,8 @@ impl Bench {
             );
             if mode == Mode::Adaptive {
                 let over = rate / off.unwrap_or(f64::NAN);
-                self.aim(
-                    "one transaction at a time over `off`",
-                    Bound::AtLeast(0.98),
-                    (over, "×"),
-                );
+                let what = "one transaction at a time over `off`";
+                self.aim(what, Bound::AtLeast(0.98), (over, "×"));
             }
         }
         Ok(())
@@ -422,10 +393,7 @@ impl Bench {
                 for (mode, ports) in &mut seen {
                     let mut all = self.links(links, *mode)?;
                     let before = all.backend.usage()?;
-                    let (shape, arrivals) = (
-                        (SMALL_FRAME, self.duration()),
-                        Arrivals::Poisson { rate: 1e3 },
-                    );
+                    let (shape, arrivals) = ((SMALL_FRAME, self.duration()), poisson(1));
                     let cpus = (SENDER_CPU, SENDER_CPU);
                     let stream = stream(&mut all.a, &mut all.b, &arrivals, shape, cpus);
                     let after = all.backend.usage()?;
@@ -462,10 +430,8 @@ impl Bench {
 
     /// Processor time as a part of the measured time.
     fn cpu(&self, before: Usage, after: Usage) -> String {
-        format!(
-            "{:.1} %",
-            100.0 * self.part(after.cpu.saturating_sub(before.cpu))
-        )
+        let used = after.cpu.saturating_sub(before.cpu);
+        format!("{:.1} %", 100.0 * self.part(used))
     }
 
     fn part(&self, time: Duration) -> f64 {
@@ -477,6 +443,12 @@ impl Bench {
 fn stolen() -> Duration {
     let stat = HostStat::read(Path::new("/proc")).unwrap_or_default();
     Duration::from_nanos(stat.times.of(CpuState::Steal).0)
+}
+
+fn poisson(kpps: u32) -> Arrivals {
+    Arrivals::Poisson {
+        rate: f64::from(kpps) * 1e3,
+    }
 }
 
 fn micros(nanos: u64) -> String {

@@ -63,23 +63,17 @@ fn main() {
 
 fn row(outcome: &Outcome, off: &Outcome, seconds: u32) -> String {
     let packets = |outcome: &Outcome| (outcome.received + outcome.sent).max(1) as f64;
-    let each = |count: u64, of: u64| {
-        if of == 0 {
-            "-".to_owned()
-        } else {
-            format!("{:.3}", count as f64 / of as f64)
-        }
+    let each = |count: u64, of: u64| match of {
+        0 => "-".to_owned(),
+        _ => format!("{:.3}", count as f64 / of as f64),
     };
     let of_stream = |value: f64, digits| match outcome.bytes {
         0 => "-".to_owned(),
         _ => format!("{value:.digits$}"),
     };
-    let micros = |values: &[u64], part| {
-        if values.is_empty() {
-            "-".to_owned()
-        } else {
-            format!("{:.0} µs", quantile(values, part).as_micros())
-        }
+    let micros = |values: &[u64], part| match values {
+        [] => "-".to_owned(),
+        _ => format!("{:.0} µs", quantile(values, part).as_micros()),
     };
     [
         each(outcome.calls, outcome.received),
@@ -97,73 +91,49 @@ fn row(outcome: &Outcome, off: &Outcome, seconds: u32) -> String {
 }
 
 fn standard() -> Vec<(String, u32, Traffic)> {
+    let poisson = |kpps: u32| Arrivals::Poisson {
+        rate: f64::from(kpps) * 1e3,
+    };
     let mut scenarios = Vec::new();
+    let mut add = |name: String, traffic| scenarios.push((name, 1, traffic));
     for kpps in [1, 5, 20, 50, 100, 200, 500] {
-        let arrivals = Arrivals::Poisson {
-            rate: f64::from(kpps) * 1e3,
-        };
-        scenarios.push((
-            format!("receive {kpps} kpps"),
-            1,
-            Traffic::Receive(arrivals),
-        ));
+        let arrivals = Traffic::Receive(poisson(kpps));
+        add(format!("receive {kpps} kpps"), arrivals);
     }
     for kpps in [20, 200] {
-        let arrivals = Arrivals::Poisson {
-            rate: f64::from(kpps) * 1e3,
-        };
-        scenarios.push((format!("send {kpps} kpps"), 1, Traffic::Send(arrivals)));
+        add(format!("send {kpps} kpps"), Traffic::Send(poisson(kpps)));
     }
-    let acks = Traffic::ReceiveWithAcks(Arrivals::Poisson { rate: 80e3 });
-    scenarios.push(("receive 80 kpps with acks".to_owned(), 1, acks));
+    let acks = Traffic::ReceiveWithAcks(poisson(80));
+    add("receive 80 kpps with acks".to_owned(), acks);
     let on_off = Arrivals::OnOff {
         rate: 100e3,
         on: Nanos::from_micros(10_000),
         off: Nanos::from_micros(90_000),
     };
-    scenarios.push((
-        "100 kpps for 10 of 100 ms".to_owned(),
-        1,
-        Traffic::Receive(on_off),
-    ));
-    scenarios.push((
-        "10 Mb/s evenly spaced".to_owned(),
-        1,
-        Traffic::Receive(Arrivals::TEN_MEGABITS),
-    ));
-    scenarios.push((
-        "10 Mb/s in iperf's bursts".to_owned(),
-        1,
-        Traffic::Receive(Arrivals::TEN_MEGABITS_IN_BURSTS),
-    ));
+    for (name, arrivals) in [
+        ("100 kpps for 10 of 100 ms", on_off),
+        ("10 Mb/s evenly spaced", Arrivals::TEN_MEGABITS),
+        (
+            "10 Mb/s in iperf's bursts",
+            Arrivals::TEN_MEGABITS_IN_BURSTS,
+        ),
+    ] {
+        add(name.to_owned(), Traffic::Receive(arrivals));
+    }
     for outstanding in [1, 4, 32] {
         let think = Nanos::from_micros(50);
-        scenarios.push((
-            format!("{outstanding} outstanding transactions"),
-            1,
-            Traffic::Transactions { outstanding, think },
-        ));
+        let traffic = Traffic::Transactions { outstanding, think };
+        add(format!("{outstanding} outstanding transactions"), traffic);
     }
     for (direction, guest_sends) in [("receive", false), ("send", true)] {
         for (rate, speed) in [(None, "at full speed"), (Some(100_000_000), "at 100 Mb/s")] {
-            scenarios.push((
-                format!("{direction} a TCP stream {speed}"),
-                1,
-                Traffic::Stream(Stream::of_testbed(guest_sends, rate)),
-            ));
+            let traffic = Traffic::Stream(Stream::of_testbed(guest_sends, rate));
+            add(format!("{direction} a TCP stream {speed}"), traffic);
         }
     }
-    let thousand = Arrivals::Poisson { rate: 1e3 };
-    scenarios.push((
-        "64 ports receive 1 kpps".to_owned(),
-        64,
-        Traffic::Receive(thousand),
-    ));
-    let more = Arrivals::Poisson { rate: 5e3 };
-    scenarios.push((
-        "64 ports receive 5 kpps".to_owned(),
-        64,
-        Traffic::Receive(more),
-    ));
+    for kpps in [1, 5] {
+        let name = format!("64 ports receive {kpps} kpps");
+        scenarios.push((name, 64, Traffic::Receive(poisson(kpps))));
+    }
     scenarios
 }
