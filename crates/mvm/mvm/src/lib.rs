@@ -17,7 +17,6 @@ pub mod front;
 pub mod image;
 pub mod jail;
 pub mod machine;
-pub mod measure;
 pub mod population;
 pub mod shard;
 pub mod tcg;

@@ -2,7 +2,7 @@
 //! Live guests in several processes, because the descriptors and mappings of a process are limited, and many guests in
 //! one process slow each other.
 //!
-//! Each shard is this program run again with the arguments of [`Shard::arguments`]. It serves its guests on a UNIX
+//! Each shard is this program run again with the subcommand `shard`. It serves its guests on a UNIX
 //! socket, and ends with its parent.
 
 use crate::error::{Error, Result};
@@ -12,9 +12,8 @@ use crate::population::Holding;
 use crate::population::memory::Reserve;
 use crate::population::share::Share;
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use tempfile::TempDir;
 
@@ -24,86 +23,19 @@ pub const GUESTS_PER_PROCESS: u32 = 64;
 
 /// A process that holds a range of guests.
 #[derive(Debug)]
-pub struct Shard {
+struct Shard {
     child: Child,
     /// The shard ends when this pipe closes.
     _lifeline: Option<ChildStdin>,
     /// First guest.
-    pub first: u32,
+    first: u32,
     /// Number of guests.
-    pub count: u32,
+    count: u32,
     /// The socket that it serves on.
-    pub socket: PathBuf,
+    socket: PathBuf,
 }
 
 impl Shard {
-    /// The arguments of a shard, after its subcommand.
-    #[must_use]
-    pub fn arguments(
-        image: &Path,
-        first: u32,
-        count: u32,
-        workers: usize,
-        socket: &Path,
-    ) -> Vec<OsString> {
-        [
-            ["--image".into(), image.into()],
-            ["--first".into(), first.to_string().into()],
-            ["--count".into(), count.to_string().into()],
-            ["--workers".into(), workers.to_string().into()],
-            ["--socket".into(), socket.into()],
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
-    }
-
-    /// Starts a shard and waits until it serves. `command` are the words before its arguments.
-    ///
-    /// # Errors
-    /// [`Error::Program`] when it cannot be started or ends early.
-    pub fn start(
-        command: &[String],
-        image: &Path,
-        first: u32,
-        count: u32,
-        workers: usize,
-        socket: PathBuf,
-    ) -> Result<Self> {
-        let command = ShardCommand::of_this_program(command)?;
-        let arguments = Self::arguments(image, first, count, workers, &socket);
-        let mut shard = Self::spawn(&command, &arguments, first, count, socket)?;
-        shard.await_ready()?;
-        Ok(shard)
-    }
-
-    /// Starts a shard without waiting until it serves.
-    fn spawn(
-        command: &ShardCommand,
-        arguments: &[OsString],
-        first: u32,
-        count: u32,
-        socket: PathBuf,
-    ) -> Result<Self> {
-        let mut command_line = Command::new(&command.program);
-        command_line
-            .args(&command.words)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut child = command_line.spawn().map_err(|e| match e.raw_os_error() {
-            Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE) => Error::of_limit("start a shard", e),
-            _ => failed(first, count, e.to_string()),
-        })?;
-        Ok(Self {
-            _lifeline: child.stdin.take(),
-            child,
-            first,
-            count,
-            socket,
-        })
-    }
-
     /// Waits until the shard serves.
     fn await_ready(&mut self) -> Result<()> {
         let mut line = String::new();
@@ -116,12 +48,6 @@ impl Shard {
         // Dropping the shard ends and reaps it.
         let problem = "it ended before it served".to_owned();
         Err(failed(self.first, self.count, problem))
-    }
-
-    /// The shard's process.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.id()
     }
 }
 
@@ -220,7 +146,6 @@ impl Shards {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let missing = count.saturating_sub(self.guests());
         Reserve::of_this_host()?.admit(missing, Holding::Live)?;
-        let image = self.folder.path().join("image.img");
         // Making a VM waits for the kernel half of the time, so two processes keep a core busy.
         let at_once = 2 * cores;
         let mut starting: VecDeque<Shard> = VecDeque::new();
@@ -228,15 +153,9 @@ impl Shards {
         loop {
             while first < count && starting.len() < at_once && go_on() {
                 let held = self.size.min(count - first);
-                let socket = self.folder.path().join(format!("{first}.socket"));
                 let place = (self.shards.len() + starting.len()) as u32;
-                let mut arguments = Shard::arguments(&image, first, held, cores, &socket);
-                let share = self.folder.path().join("share");
-                arguments.extend([OsString::from("--share"), share.into()]);
-                arguments.extend([OsString::from("--place"), place.to_string().into()]);
-                let shard = Shard::spawn(&self.command, &arguments, first, held, socket)?;
+                starting.push_back(self.spawn(first, held, place, cores)?);
                 self.share.set_processes(place + 1);
-                starting.push_back(shard);
                 first += held;
             }
             let Some(mut shard) = starting.pop_front() else {
@@ -248,21 +167,50 @@ impl Shards {
         }
     }
 
+    /// Starts a shard without waiting until it serves.
+    fn spawn(&self, first: u32, count: u32, place: u32, workers: usize) -> Result<Shard> {
+        let file = |name: &str| self.folder.path().join(name);
+        let socket = file(&format!("{first}.socket"));
+        let mut command = Command::new(&self.command.program);
+        command.args(&self.command.words);
+        for (option, value) in [
+            ("--image", file("image.img").into_os_string()),
+            ("--first", first.to_string().into()),
+            ("--count", count.to_string().into()),
+            ("--workers", workers.to_string().into()),
+            ("--socket", socket.clone().into()),
+            ("--share", file("share").into()),
+            ("--place", place.to_string().into()),
+        ] {
+            command.arg(option).arg(value);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| match e.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE) => Error::of_limit("start a shard", e),
+            _ => failed(first, count, e.to_string()),
+        })?;
+        Ok(Shard {
+            _lifeline: child.stdin.take(),
+            child,
+            first,
+            count,
+            socket,
+        })
+    }
+
     /// The route to the guests.
     #[must_use]
     pub fn route(&self) -> ShardRoute {
+        let shards = self.shards.iter();
+        let shards = shards.map(|shard| (shard.first, shard.count, shard.socket.clone()));
         ShardRoute {
-            shards: self
-                .shards
-                .iter()
-                .map(|shard| (shard.first, shard.count, shard.socket.clone()))
-                .collect(),
+            shards: shards.collect(),
         }
     }
 
     /// The processes.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
-        self.shards.iter().map(Shard::pid)
+        self.shards.iter().map(|shard| shard.child.id())
     }
 }
 

@@ -2,6 +2,7 @@
 //! Tests of the command: its errors on a host that lacks something, and its clean-up.
 
 use crate::guests::{faulting, micro_vms};
+use crate::load::{guest_choices, load, processor_time};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -135,7 +136,7 @@ fn live_guests_beyond_the_descriptor_limit_spread_over_processes_that_end_with_t
         "{first}"
     );
     let seconds = Duration::from_secs(1);
-    let latencies = vtax_mvm::measure::load(running.address, 120, "/hi", 100, 2, seconds).unwrap();
+    let latencies = load(running.address, 120, "/hi", 100, 2, seconds).unwrap();
     assert_eq!((latencies.count(), latencies.failed), (100, 0));
     let children = format!("/proc/{0}/task/{0}/children", running.child.id());
     let shards: Vec<u32> = std::fs::read_to_string(children)
@@ -391,4 +392,25 @@ fn a_guest_that_is_alone_in_its_process_gets_no_more_than_each_of_many_in_anothe
         least > 0 && f64::from(most) <= 1.6 * f64::from(least),
         "what five spinners in one process and one in another counted: {shares:?}"
     );
+}
+
+#[test]
+fn clients_ask_guests_in_unrelated_orders() {
+    let asked = |client| {
+        let mut random = guest_choices(client);
+        (0..64).map(move |_| random.below(1_000_000))
+    };
+    let first: Vec<usize> = asked(0).collect();
+    let both = asked(1).filter(|guest| first.contains(guest)).count();
+    assert!(both < 3, "{both} of 64 guests are asked by both clients");
+}
+
+#[test]
+fn processor_time_includes_children_that_were_waited_for() {
+    let before = processor_time(&[]);
+    let burn = "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done";
+    let status = Command::new("sh").args(["-c", burn]).status();
+    assert!(status.unwrap().success());
+    let spent = processor_time(&[]).saturating_sub(before);
+    assert!(spent >= Duration::from_millis(50), "{spent:?}");
 }

@@ -13,6 +13,9 @@ extern crate vtax_testkit;
 
 mod command;
 mod guests;
+#[path = "../benches/population/load.rs"]
+#[allow(dead_code, reason = "benches use the rest")]
+mod load;
 mod machine;
 mod population;
 mod qemu;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The cost of KVM itself: the same guests, booted with the fewest possible calls and without this monitor.
 
-use crate::crowd::{memory, per_process};
+use crate::crowd::{host_memory, memory, per_process};
 use crate::table::{Cost, Marks, row};
 use kvm_bindings::{KVM_EXIT_HLT, KVM_EXIT_IO, kvm_regs, kvm_userspace_memory_region};
 use kvm_ioctls::{IoEventAddress, Kvm, SyncReg, VcpuFd};
@@ -14,7 +14,6 @@ use vtax_mvm::Result;
 use vtax_mvm::image::Image;
 use vtax_mvm::machine::MEMORY;
 use vtax_mvm::machine::kvm::Host;
-use vtax_mvm::measure::HostMemory;
 
 fn failed(tried: &str, cause: impl Into<std::io::Error>) -> Error {
     Error::of_limit(tried, cause.into())
@@ -27,7 +26,7 @@ pub fn measure(count: u32, ours: Option<Cost>) -> Result<()> {
         "# {count} guests by bare KVM calls, {size} a process ({})",
         Host::backend()
     );
-    let before = HostMemory::read()?;
+    let before = host_memory();
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let program = std::env::current_exe().map_err(|e| failed("find this program", e))?;
     let (mut starting, mut holding) = (VecDeque::new(), Vec::new());

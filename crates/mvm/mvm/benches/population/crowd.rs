@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Many guests in this monitor, parked in one process or live in many.
 
+use crate::load::{load, processor_time};
 use crate::table::{Cost, Marks, micros, row};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vtax_core::Bytes;
+use vtax_kernel::MemInfo;
 use vtax_kernel::stat::{CpuState, HostStat};
 use vtax_mvm::Result;
 use vtax_mvm::front::router::Router;
 use vtax_mvm::image::Image;
 use vtax_mvm::machine::kvm::Host;
-use vtax_mvm::measure::{HostMemory, load, processor_time};
 use vtax_mvm::population::worker::{Addresses, Workers};
 use vtax_mvm::population::{Holding, Plan, Population};
 use vtax_mvm::shard::{GUESTS_PER_PROCESS, ShardCommand, Shards};
@@ -24,7 +26,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 
 pub fn parked(count: u32) -> Result<Cost> {
     println!("# {count} guests, parked ({})", Host::backend());
-    let before = HostMemory::read()?;
+    let before = host_memory();
     let start = Instant::now();
     let population = Arc::new(Population::new(Plan {
         image: Image::shipped("web").expect("shipped"),
@@ -79,7 +81,7 @@ pub fn live(count: u32) -> Result<Cost> {
         "# {count} guests, live, {size} a process ({})",
         Host::backend()
     );
-    let before = HostMemory::read()?;
+    let before = host_memory();
     let start = Instant::now();
     let command = ShardCommand {
         program: PathBuf::from(env!("CARGO_BIN_EXE_vtax-mvm")),
@@ -118,10 +120,18 @@ pub fn per_process() -> u32 {
     asked.unwrap_or(GUESTS_PER_PROCESS)
 }
 
+/// The host's memory; nothing where it cannot be read.
+pub fn host_memory() -> MemInfo {
+    MemInfo::read(Path::new("/proc")).unwrap_or_default()
+}
+
 /// Prints the host's memory per guest since `before` and its parts; returns the total per guest, in bytes.
-pub fn memory(before: HostMemory, count: u32, target: &str) -> Result<f64> {
-    let after = HostMemory::read()?;
-    let each = |more: u64, less: u64| more.saturating_sub(less) as f64 / f64::from(count);
+pub fn memory(before: MemInfo, count: u32, target: &str) -> Result<f64> {
+    let after = host_memory();
+    let each = |more: Option<Bytes>, less: Option<Bytes>| {
+        let [more, less] = [more, less].map(|bytes| bytes.unwrap_or_default().0);
+        more.saturating_sub(less) as f64 / f64::from(count)
+    };
     let bytes = each(before.available, after.available);
     row("memory a guest, all in", format!("{bytes:.0} B"), target);
     for (what, more) in [

@@ -11,6 +11,7 @@
 mod bare;
 mod barrier;
 mod crowd;
+mod load;
 mod qemu;
 mod table;
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The same image in stock QEMU, one process a guest, beside this monitor's figures.
 
-use crate::crowd::memory;
+use crate::crowd::{host_memory, memory};
 use crate::table::{Cost, row};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use vtax_mvm::front::router::Route;
 use vtax_mvm::image::Image;
-use vtax_mvm::measure::HostMemory;
 use vtax_mvm::tcg::{Accelerator, Machine, Qemus};
 use vtax_mvm::{Error, Result};
 
@@ -21,7 +20,7 @@ pub fn measure(count: u32, ours: Option<Cost>) -> Result<()> {
     ] {
         for accelerator in [Accelerator::Kvm, Accelerator::Tcg] {
             println!("# {count} QEMUs, {accelerator:?}, {name}");
-            let before = HostMemory::read()?;
+            let before = host_memory();
             let start = Instant::now();
             let qemus = Qemus::start_on(machine, &image, count, accelerator)?;
             for guest in 0..count {

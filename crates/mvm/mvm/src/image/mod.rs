@@ -22,39 +22,19 @@ pub const ORIGIN: u16 = 0x7C00;
 /// The last two bytes of every boot sector, in order.
 pub const SIGNATURE: [u8; 2] = [0x55, 0xAA];
 
-/// Names, sources and bytes of the shipped images.
-const SHIPPED: [(&str, &str, &[u8; SECTOR]); 6] = [
-    (
-        "echo",
-        include_str!("../../images/echo.asm"),
-        include_bytes!("../../images/echo.img"),
-    ),
-    (
-        "idle",
-        include_str!("../../images/idle.asm"),
-        include_bytes!("../../images/idle.img"),
-    ),
-    (
-        "idle-pit",
-        include_str!("../../images/idle-pit.asm"),
-        include_bytes!("../../images/idle-pit.img"),
-    ),
-    (
-        "spin",
-        include_str!("../../images/spin.asm"),
-        include_bytes!("../../images/spin.img"),
-    ),
-    (
-        "web",
-        include_str!("../../images/web.asm"),
-        include_bytes!("../../images/web.img"),
-    ),
-    (
-        "working",
-        include_str!("../../images/working.asm"),
-        include_bytes!("../../images/working.img"),
-    ),
-];
+/// The table of shipped images: their names, sources and bytes.
+macro_rules! shipped {
+    ($($name:literal),*) => {
+        [$((
+            $name,
+            include_str!(concat!("../../images/", $name, ".asm")),
+            include_bytes!(concat!("../../images/", $name, ".img")),
+        )),*]
+    };
+}
+
+const SHIPPED: [(&str, &str, &[u8; SECTOR]); 6] =
+    shipped!["echo", "idle", "idle-pit", "spin", "web", "working"];
 
 /// A boot sector that has passed its checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,15 +85,6 @@ impl Image {
         })
     }
 
-    /// The assembly source of a shipped image.
-    #[must_use]
-    pub fn shipped_source(name: &str) -> Option<&'static str> {
-        SHIPPED
-            .iter()
-            .find(|(known, ..)| *known == name)
-            .map(|(_, source, _)| *source)
-    }
-
     /// The names of the shipped images.
     pub fn shipped_names() -> impl Iterator<Item = &'static str> {
         SHIPPED.iter().map(|(name, ..)| *name)
@@ -134,11 +105,8 @@ impl Image {
             Some("asm") => assemble(path),
             Some("toml") => {
                 let text = read(path)?;
-                let text = String::from_utf8_lossy(&text);
-                assemble_source(
-                    name_or_path,
-                    &Profile::parse(name_or_path, &text)?.to_assembly(),
-                )
+                let profile = Profile::parse(name_or_path, &String::from_utf8_lossy(&text))?;
+                assemble_source(name_or_path, &profile.to_assembly())
             }
             _ if !path.exists() => Err(Error::Image {
                 image: name_or_path.to_owned(),
@@ -206,14 +174,9 @@ mod tests {
 
     #[test]
     fn nasm_reproduces_every_shipped_image_exactly() {
-        for name in Image::shipped_names() {
-            let source = Image::shipped_source(name).unwrap();
+        for (name, source, bytes) in SHIPPED {
             match assemble_source(name, source) {
-                Ok(built) => assert_eq!(
-                    built.bytes(),
-                    Image::shipped(name).unwrap().bytes(),
-                    "{name}"
-                ),
+                Ok(built) => assert_eq!(built.bytes(), bytes, "{name}"),
                 Err(Error::Program { problem, .. }) if problem.contains("not installed") => {
                     eprintln!("SKIPPED: nasm is not installed (Debian package nasm)");
                     return;

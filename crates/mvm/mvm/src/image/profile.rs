@@ -6,13 +6,15 @@
 
 use crate::error::{Error, Result};
 use serde::Deserialize;
-use std::fmt::Write;
 
 /// The length of a tick in ms.
 const TICK_MS: u64 = 10;
 
-/// PIT divisor for 100 ticks a second: 1,193,182 Hz / 100.
-const DIVISOR: u16 = 11_932;
+/// The program of every profile, with the steps of one.
+const WORKING: &str = include_str!("../../images/working.asm");
+
+/// The line in it that has the steps.
+const STEPS: &str = "        dw 1, 99, 1\n";
 
 /// Steps that fit into the boot sector beside the program.
 const MAX_STEPS: usize = 60;
@@ -142,15 +144,11 @@ impl Profile {
     /// The program of the profile: 16-bit assembly for nasm.
     #[must_use]
     pub fn to_assembly(&self) -> String {
-        let mut source = format!(
-            "; {self:?}\n{}",
-            PROGRAM.replace("DIVISOR", &DIVISOR.to_string())
-        );
-        for (busy, idle, times) in self.steps().unwrap_or_default() {
-            let _ = writeln!(source, "        dw {busy}, {idle}, {times}");
-        }
-        source.push_str("table_end:\n\n        times 510 - ($ - $$) db 0\n        dw 0xAA55\n");
-        source
+        let steps = self.steps().unwrap_or_default().into_iter();
+        let line = |(busy, idle, times)| format!("        dw {busy}, {idle}, {times}\n");
+        let (_, program) = WORKING.split_once("\nbits").unwrap_or_default();
+        let program = program.replace(STEPS, &steps.map(line).collect::<String>());
+        format!("; {self:?}\nbits{program}")
     }
 }
 
@@ -175,65 +173,6 @@ fn count(key: &'static str, value: u64) -> std::result::Result<u16, ProfileError
     let count = u16::try_from(value).ok().filter(|v| *v < 32_768);
     count.ok_or(ProfileError::TooLarge(key))
 }
-
-const PROGRAM: &str = "\
-bits 16
-org 0x7C00
-
-        jmp 0:start             ; some firmware enters at 07C0:0000
-start:  cli
-        cld
-        xor ax, ax
-        mov ds, ax
-        mov ss, ax
-        mov sp, 0x7C00
-        mov word [0x08 * 4], tick       ; IRQ 0 arrives as vector 0x08
-        mov [0x08 * 4 + 2], ax
-
-        mov al, 0x34            ; PIT channel 0: mode 2, 100 ticks a second
-        out 0x43, al
-        mov ax, DIVISOR
-        out 0x40, al
-        mov al, ah
-        out 0x40, al
-        mov al, 0xFE            ; master controller: only IRQ 0
-        out 0x21, al
-        mov al, 0xFF            ; second controller: none
-        out 0xA1, al
-        sti
-
-circle: mov si, table
-step:   mov cx, [si + 4]        ; CX: times left
-again:  mov bx, [now]
-        add bx, [si]            ; BX: end of the busy part
-busy:   mov ax, [now]
-        sub ax, bx              ; signed difference: the count may wrap
-        js busy
-        add bx, [si + 2]        ; BX: end of the idle part
-idle:   cli                     ; a tick between the test and the halt would be slept through
-        mov ax, [now]
-        sub ax, bx
-        jns over
-        sti
-        hlt
-        jmp idle
-over:   sti
-        loop again
-        add si, 6
-        cmp si, table_end
-        jb step
-        jmp circle
-
-tick:   push ax
-        inc word [now]
-        mov al, 0x20            ; end of interrupt
-        out 0x20, al
-        pop ax
-        iret
-
-now:    dw 0
-table:                          ; busy ticks, idle ticks, times
-";
 
 #[cfg(test)]
 mod tests {
@@ -286,6 +225,20 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn the_shipped_image_that_works_has_the_program_of_its_profile() {
+        let text = "profile = 'duty'\nshare = 0.01\nperiod_ms = 1000";
+        let source = Profile::parse("working", text).unwrap().to_assembly();
+        let program = source.split_once('\n').unwrap().1;
+        assert!(program.starts_with("bits 16\norg 0x7C00"), "{source}");
+        assert!(WORKING.ends_with(program), "{source}");
+        let half = Profile::parse("half", &text.replace("0.01", "0.5")).unwrap();
+        assert!(
+            half.to_assembly()
+                .contains("        dw 50, 50, 1\ntable_end:")
+        );
     }
 
     #[test]

@@ -7,10 +7,10 @@
 //! keeps its VM alive, and the ring of posted writes is part of the run mapping.
 
 use super::slice::Running;
-use super::state::{Fpu, Processor, Reset};
+use super::state::{Fpu, Processor, Reset, lay_image};
 use super::{MEMORY, slice};
 use crate::error::{Error, Result};
-use crate::image::{Image, ORIGIN, SECTOR};
+use crate::image::{Image, ORIGIN};
 use kvm_bindings::{
     KVM_API_VERSION, KVM_COALESCED_MMIO_PAGE_OFFSET, KVM_EXIT_HLT, KVM_EXIT_INTR, KVM_EXIT_IO,
     KVM_EXIT_IO_OUT, KVM_EXIT_IRQ_WINDOW_OPEN, KVM_EXIT_MMIO, KVM_EXIT_SHUTDOWN,
@@ -30,6 +30,13 @@ use vm_memory::MmapRegion;
 /// except an interrupt that it just allowed, which comes with the exit or with the end of the slice. The timer's ports
 /// are not posted, because its time would be wrong.
 const POSTED: [(u64, u32); 2] = [(0x3F8, 8), (0x20, 2)];
+
+/// The registers in the run page.
+const SHARED_REGISTERS: [SyncReg; 3] = [
+    SyncReg::Register,
+    SyncReg::SystemRegister,
+    SyncReg::VcpuEvents,
+];
 
 const RFLAGS_INTERRUPT: u64 = 1 << 9;
 const CR0_PAGING: u64 = 1 << 31;
@@ -65,10 +72,8 @@ impl Host {
             refuse(cause.to_string(), remedy)
         })?;
         if kvm.get_api_version() != KVM_API_VERSION.cast_signed() {
-            return Err(refuse(
-                format!("API version {}", kvm.get_api_version()),
-                "use a newer kernel",
-            ));
+            let version = format!("API version {}", kvm.get_api_version());
+            return Err(refuse(version, "use a newer kernel"));
         }
         for (capability, name) in [
             (Cap::UserMemory, "user memory"),
@@ -78,21 +83,14 @@ impl Host {
             (Cap::X86MsrFilter, "MSR filters"),
         ] {
             if !kvm.check_extension(capability) {
-                return Err(refuse(
-                    format!("this KVM lacks {name}"),
-                    "use Linux 5.10 or newer",
-                ));
+                let problem = format!("this KVM lacks {name}");
+                return Err(refuse(problem, "use Linux 5.10 or newer"));
             }
         }
         let ring_end = (KVM_COALESCED_MMIO_PAGE_OFFSET as usize + 1) * rustix::param::page_size();
-        if kvm
-            .get_vcpu_mmap_size()
-            .map_or(true, |size| size < ring_end)
-        {
-            return Err(refuse(
-                "this KVM has no ring of posted writes in the run mapping".to_owned(),
-                "use Linux 5.10 or newer",
-            ));
+        if !kvm.get_vcpu_mmap_size().is_ok_and(|size| size >= ring_end) {
+            let problem = "this KVM has no ring of posted writes in the run mapping".to_owned();
+            return Err(refuse(problem, "use Linux 5.10 or newer"));
         }
         Ok(Self { kvm })
     }
@@ -257,11 +255,7 @@ impl Slot {
                 .map_err(failed("filter MSRs"))?;
         }
         let mut vcpu = vm.create_vcpu(0).map_err(failed("create a vCPU"))?;
-        for register in [
-            SyncReg::Register,
-            SyncReg::SystemRegister,
-            SyncReg::VcpuEvents,
-        ] {
+        for register in SHARED_REGISTERS {
             vcpu.set_sync_valid_reg(register);
         }
         if tenancy == Tenancy::Turns {
@@ -276,10 +270,8 @@ impl Slot {
             let set =
                 unsafe { libc::ioctl(vcpu.as_raw_fd(), KVM_SET_DEVICE_ATTR, &raw const attribute) };
             if set != 0 {
-                return Err(Error::of_limit(
-                    "set a guest's time stamp counter",
-                    io::Error::last_os_error(),
-                ));
+                let cause = io::Error::last_os_error();
+                return Err(Error::of_limit("set a guest's time stamp counter", cause));
             }
         }
         let mut slot = Self {
@@ -291,7 +283,7 @@ impl Slot {
             fpu: Fpu::default(),
             debug: [0; 6],
         };
-        slot.lay_image(image);
+        lay_image(slot.memory_mut(), image);
         slot.sync(|regs, sregs, _| {
             *regs = kvm_regs {
                 rip: u64::from(ORIGIN),
@@ -324,11 +316,7 @@ impl Slot {
     }
 
     fn mark_dirty(&mut self) {
-        for register in [
-            SyncReg::Register,
-            SyncReg::SystemRegister,
-            SyncReg::VcpuEvents,
-        ] {
+        for register in SHARED_REGISTERS {
             self.vcpu.set_sync_dirty_reg(register);
         }
     }
@@ -342,32 +330,23 @@ impl Slot {
         Ok(Reset::new(processor, image))
     }
 
-    fn lay_image(&mut self, image: &Image) {
-        let at = usize::from(ORIGIN);
-        if let Some(sector) = self.memory_mut().get_mut(at..at + SECTOR) {
-            sector.copy_from_slice(image.bytes());
-        }
-    }
-
     /// The guest's memory.
     #[must_use]
     pub fn memory(&self) -> &[u8] {
         // SAFETY: the range is this slot's part of the arena, initialised by the kernel to zeros,
         // and nothing writes to it while `self` is borrowed: the guest runs only in `enter`.
-        unsafe {
-            std::slice::from_raw_parts(self.arena.region.as_ptr().add(self.index * MEMORY), MEMORY)
-        }
+        unsafe { std::slice::from_raw_parts(self.host_address(), MEMORY) }
     }
 
     /// The guest's memory, to change.
     pub fn memory_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `self` is borrowed exclusively.
-        unsafe {
-            std::slice::from_raw_parts_mut(
-                self.arena.region.as_ptr().add(self.index * MEMORY),
-                MEMORY,
-            )
-        }
+        unsafe { std::slice::from_raw_parts_mut(self.host_address(), MEMORY) }
+    }
+
+    fn host_address(&self) -> *mut u8 {
+        // In bounds: `new` checked the index.
+        self.arena.region.as_ptr().wrapping_add(self.index * MEMORY)
     }
 
     /// Reads the processor's state. The last access must be complete, as it is after
@@ -534,18 +513,11 @@ impl Slot {
                 let data = unsafe {
                     std::slice::from_raw_parts_mut(base.add(io.data_offset as usize), length)
                 };
+                let port = io.port;
                 Ok(if u32::from(io.direction) == KVM_EXIT_IO_OUT {
-                    Exit::Write {
-                        port: io.port,
-                        size,
-                        data,
-                    }
+                    Exit::Write { port, size, data }
                 } else {
-                    Exit::Read {
-                        port: io.port,
-                        size,
-                        data,
-                    }
+                    Exit::Read { port, size, data }
                 })
             }
             KVM_EXIT_MMIO => {

@@ -137,6 +137,14 @@ impl PlainDevices {
     }
 }
 
+/// Copies the image to its place in a guest's memory.
+pub(super) fn lay_image(memory: &mut [u8], image: &Image) {
+    let at = usize::from(ORIGIN);
+    if let Some(sector) = memory.get_mut(at..at + SECTOR) {
+        sector.copy_from_slice(image.bytes());
+    }
+}
+
 /// The state at reset: processor, devices and memory with the image in it.
 #[derive(Clone, Debug)]
 pub struct Reset {
@@ -148,10 +156,7 @@ pub struct Reset {
 impl Reset {
     pub(super) fn new(processor: Processor, image: &Image) -> Self {
         let mut memory = vec![0; MEMORY];
-        let at = usize::from(ORIGIN);
-        if let Some(sector) = memory.get_mut(at..at + SECTOR) {
-            sector.copy_from_slice(image.bytes());
-        }
+        lay_image(&mut memory, image);
         Self {
             processor,
             devices: PlainDevices::of(&Devices::default()).as_bytes().to_vec(),

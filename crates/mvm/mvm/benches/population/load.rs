@@ -1,81 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Measures a population's costs and response times by the host's counters.
+//! An open load on a population's HTTP address, and the processor time of its processes.
 
-use crate::error::{Error, Result};
-use crate::front::router::http_answer;
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
-use vtax_core::{Bytes, SplitMix64};
-use vtax_kernel::{MemInfo, Process};
-
-/// The host's memory, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostMemory {
-    /// All memory.
-    pub total: u64,
-    /// Memory that can be allocated.
-    pub available: u64,
-    /// Kernel objects.
-    pub slab: u64,
-    /// Page tables, of processes and of guests.
-    pub page_tables: u64,
-    /// Pages of processes.
-    pub anonymous: u64,
-}
-
-impl HostMemory {
-    /// Reads /proc/meminfo.
-    ///
-    /// # Errors
-    /// [`Error::File`] when it cannot be read.
-    pub fn read() -> Result<Self> {
-        MemoryFile::open()?.read()
-    }
-}
-
-/// The open file /proc/meminfo, which the sandbox does not affect.
-#[derive(Debug)]
-pub struct MemoryFile(File);
-
-impl MemoryFile {
-    const PATH: &str = "/proc/meminfo";
-
-    /// Opens /proc/meminfo.
-    ///
-    /// # Errors
-    /// [`Error::File`].
-    pub fn open() -> Result<Self> {
-        File::open(Self::PATH)
-            .map(Self)
-            .map_err(Error::file("open", Path::new(Self::PATH)))
-    }
-
-    /// Reads the host's memory.
-    ///
-    /// # Errors
-    /// [`Error::File`] when it cannot be read.
-    pub fn read(&self) -> Result<HostMemory> {
-        // The kernel writes the whole text, less than 2 KiB, in one read from the start.
-        let mut text = [0; 8192];
-        let length = self
-            .0
-            .read_at(&mut text, 0)
-            .map_err(Error::file("read", Path::new(Self::PATH)))?;
-        let info = MemInfo::parse(text.get(..length).unwrap_or_default());
-        let bytes = |value: Option<Bytes>| value.unwrap_or_default().0;
-        Ok(HostMemory {
-            total: bytes(info.total),
-            available: bytes(info.available),
-            slab: bytes(info.slab),
-            page_tables: bytes(info.page_tables),
-            anonymous: bytes(info.anonymous),
-        })
-    }
-}
+use vtax_core::SplitMix64;
+use vtax_kernel::Process;
+use vtax_mvm::front::router::http_answer;
+use vtax_mvm::{Error, Result};
 
 /// Processor time of this process, of its ended children that it has waited for, and of the running `children`.
 #[must_use]
@@ -171,7 +103,7 @@ pub fn load(
 }
 
 /// The random sequence of guests for a client. Sequences of clients are unrelated.
-fn guest_choices(client: u32) -> SplitMix64 {
+pub fn guest_choices(client: u32) -> SplitMix64 {
     SplitMix64::new(SplitMix64::new(client.into()).bits())
 }
 
@@ -217,30 +149,4 @@ fn one_client(
         due += each;
     }
     Ok(out)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clients_ask_guests_in_unrelated_orders() {
-        let asked = |client| {
-            let mut random = guest_choices(client);
-            (0..64).map(move |_| random.below(1_000_000))
-        };
-        let first: Vec<usize> = asked(0).collect();
-        let both = asked(1).filter(|guest| first.contains(guest)).count();
-        assert!(both < 3, "{both} of 64 guests are asked by both clients");
-    }
-
-    #[test]
-    fn processor_time_includes_children_that_were_waited_for() {
-        let before = processor_time(&[]);
-        let burn = "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done";
-        let status = std::process::Command::new("sh").args(["-c", burn]).status();
-        assert!(status.unwrap().success());
-        let spent = processor_time(&[]).saturating_sub(before);
-        assert!(spent >= Duration::from_millis(50), "{spent:?}");
-    }
 }
