@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A vhost-user network backend that merges notifications within a latency budget.
 //!
-//! Of vtax's crates it needs vtax-http, vtax-jail and vtax-log alone. `docs/components/nic.md` is its manual.
+//! Of vtax's crates it needs those of `crates/base` alone. `docs/components/nic.md` is its manual.
 
 #![cfg_attr(
     not(test),

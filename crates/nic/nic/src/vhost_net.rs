@@ -5,6 +5,7 @@
 use crate::memory::{MAX_REGIONS, MappedRegion};
 use crate::ring::RingAddresses;
 use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 use rustix::ioctl::opcode::{none, read, read_write, write};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -157,6 +158,28 @@ struct MemoryTable {
     regions: [MappedRegion; MAX_REGIONS],
 }
 
+/// Makes a request of a device.
+///
+/// # Safety
+/// The request reads, or writes, a `T`.
+pub(crate) unsafe fn ioctl<T>(
+    device: &OwnedFd,
+    request: u32,
+    argument: &mut T,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise; the argument lives.
+    match unsafe {
+        libc::ioctl(
+            device.as_raw_fd(),
+            request as _,
+            std::ptr::from_mut(argument),
+        )
+    } {
+        0.. => Ok(()),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    }
+}
+
 impl VhostNet {
     /// Opens it.
     ///
@@ -180,19 +203,9 @@ impl VhostNet {
 
     /// `argument` is of the type that the request's number names.
     fn ask<T>(&self, request: u32, what: &'static str, argument: &mut T) -> Result<(), VhostError> {
-        // SAFETY: each request above reads, or writes, a `T` of its own, which lives; a memory table
-        // has as many regions as it says.
-        let result = unsafe {
-            libc::ioctl(
-                self.0.as_raw_fd(),
-                request as _,
-                std::ptr::from_mut(argument),
-            )
-        };
-        if result < 0 {
-            return Err(VhostError::new(what, io::Error::last_os_error()));
-        }
-        Ok(())
+        // SAFETY: each request above reads, or writes, a `T` of its own; a memory table has as many regions as it says.
+        let result = unsafe { ioctl(&self.0, request, argument) };
+        result.map_err(|cause| VhostError::new(what, cause.into()))
     }
 
     fn set_file(
@@ -211,6 +224,16 @@ impl VhostNet {
 }
 
 impl Half {
+    /// The half of a queue. Receive queues have even numbers (virtio 1.3, 5.1.2).
+    #[inline]
+    pub fn of_queue(number: usize) -> Self {
+        if number.is_multiple_of(2) {
+            Self::Rx
+        } else {
+            Self::Tx
+        }
+    }
+
     /// Its number in the device.
     pub fn index(self) -> u32 {
         match self {

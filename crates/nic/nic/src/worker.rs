@@ -2,11 +2,11 @@
 //! The worker: one thread that owns whole networks.
 
 use crate::config_space::ConfigSpaceError;
-use crate::control::api::{Command, Mailbox, Report};
+use crate::control::api::{Mailbox, Report, Request as OperatorRequest};
 use crate::front_end::FrontEnd;
 use crate::hold::Nanos;
 use crate::memory;
-use crate::network::{Batch, Network, Port};
+use crate::network::{Batch, Network, Port, QueueFault};
 use crate::poller::{Poller, PortId, Token, cpu_time, now};
 use crate::protocol::{Connection, ProtocolError, Reply, Request};
 use crate::telemetry::CpuLedger;
@@ -192,30 +192,18 @@ impl Worker {
     fn handle_event(&mut self, token: Token, time: Nanos) {
         match token {
             Token::Listener(id) => {
-                if let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) {
+                if let Some(front_end) = of_port(&mut self.front_ends, id) {
                     front_end.accept(time, &self.poller);
                 }
                 self.retry = first_retry(&self.front_ends);
             }
             Token::FrontEnd(id) => self.answer_messages(id, time),
-            Token::Kick(id, queue) => {
+            Token::Kick(id, _)
+            | Token::Tap(id, _)
+            | Token::Call(id, _)
+            | Token::ControlFrame(id) => {
                 if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
-                    network.kicked(id, queue, time);
-                }
-            }
-            Token::Tap(id, queue) => {
-                if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
-                    network.tap_ready(id, queue);
-                }
-            }
-            Token::Call(id, pair) => {
-                if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
-                    network.called(id, pair, time);
-                }
-            }
-            Token::ControlFrame(id) => {
-                if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
-                    network.asked(id, time);
+                    network.handle_event(token, time);
                 }
             }
             Token::Control => self.serve(time),
@@ -245,7 +233,7 @@ impl Worker {
                 let Some(network) = self.networks.get_mut(usize::from(id.network)) else {
                     continue;
                 };
-                if let Command::Set(change) = &job.command {
+                if let OperatorRequest::Set { change, .. } = &job.request {
                     let set = serde_json::to_string(change).unwrap_or_default();
                     info!("port {}: the operator sets {set}", front_end.name);
                     network.change_policy(id.port, change, time);
@@ -253,12 +241,12 @@ impl Worker {
                 let Some(guest) = network.guest_mut(id.port) else {
                     continue;
                 };
-                if job.command == Command::ClearOverride {
+                if matches!(job.request, OperatorRequest::ClearOverride { .. }) {
                     info!("port {}: the operator removes the override", front_end.name);
                     guest.clear_override(time);
                 }
                 let name = &front_end.name;
-                reports.push(if job.command == Command::Stats {
+                reports.push(if job.request.is_for_telemetry() {
                     Report::Stats(Box::new(guest.snapshot(name, time)))
                 } else {
                     Report::Info(guest.info(name, front_end.connection.is_some(), time))
@@ -284,23 +272,19 @@ impl Worker {
                 Ok(Turn::Message) => {}
                 Ok(Turn::Nothing | Turn::Enough) => return,
                 Ok(Turn::Refused(reason)) => {
-                    let front_end = self.front_ends.iter_mut().find(|(at, _)| *at == id);
-                    if let Some((_, front_end)) = front_end {
+                    if let Some(front_end) = of_port(&mut self.front_ends, id) {
                         front_end.warn(reason);
                     }
                 }
-                Err(error) => {
-                    self.disconnect(id, &error, time);
-                    return;
-                }
+                Err(error) => return self.disconnect(id, &error, time),
             }
         }
     }
 
     /// Answers one message of a port's front end, if there is a whole one.
     fn answer(&mut self, id: PortId, time: Nanos) -> Result<Turn, ProtocolError> {
-        let front_end = self.front_ends.iter_mut().find(|(at, _)| *at == id);
-        let connection = front_end.and_then(|(_, front_end)| front_end.connection.as_mut());
+        let front_end = of_port(&mut self.front_ends, id);
+        let connection = front_end.and_then(|front_end| front_end.connection.as_mut());
         let network = self.networks.get_mut(usize::from(id.network));
         match (connection, network) {
             (Some(connection), Some(network)) => {
@@ -346,28 +330,18 @@ impl Worker {
             self.warn_of_half_used();
         }
         for (network, number) in self.networks.iter_mut().zip(0..) {
-            for stopped in network.take_stopped() {
-                let id = PortId {
-                    network: number,
-                    port: stopped.port,
-                };
-                if let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) {
-                    front_end.warn(format_args!(
-                        "queue {} stopped: {}",
-                        stopped.queue, stopped.fault
-                    ));
+            let mut warn = |port, what: std::fmt::Arguments<'_>| {
+                let network = number;
+                let id = PortId { network, port };
+                if let Some(front_end) = of_port(&mut self.front_ends, id) {
+                    front_end.warn(what);
                 }
+            };
+            for QueueFault { port, queue, fault } in network.take_stopped() {
+                warn(port, format_args!("queue {queue} stopped: {fault}"));
             }
-        }
-        for (network, number) in self.networks.iter_mut().zip(0..) {
             for (port, limit) in network.take_limited() {
-                let id = PortId {
-                    network: number,
-                    port,
-                };
-                if let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) {
-                    front_end.warn(limit);
-                }
+                warn(port, format_args!("{limit}"));
             }
         }
     }
@@ -393,11 +367,8 @@ impl Worker {
                 if let Port::Guest(guest) = port
                     && let Some(error) = guest.lost_memory()
                 {
-                    let id = PortId {
-                        network: number,
-                        port: index,
-                    };
-                    cut.push((id, error));
+                    let (network, port) = (number, index);
+                    cut.push((PortId { network, port }, error));
                 }
             }
         }
@@ -405,6 +376,12 @@ impl Worker {
             self.disconnect(id, &error, now());
         }
     }
+}
+
+/// The front end of a port.
+fn of_port(front_ends: &mut [(PortId, FrontEnd)], id: PortId) -> Option<&mut FrontEnd> {
+    let found = front_ends.iter_mut().find(|(at, _)| *at == id);
+    found.map(|(_, front_end)| front_end)
 }
 
 fn first_retry(front_ends: &[(PortId, FrontEnd)]) -> Option<Nanos> {
@@ -471,17 +448,20 @@ mod tests {
     #[test]
     fn the_log_has_what_the_operator_sets_and_each_lease_of_the_guest() {
         let (mut worker, _, _front, operator) = worker_with_operator();
-        let ask = |command| {
+        let ask = |request| {
             let operator = operator.clone();
-            std::thread::spawn(move || api::ask(&[operator], command, None).unwrap())
+            std::thread::spawn(move || api::ask(&[operator], &request).unwrap())
         };
         let change = Change {
             override_us: Some(50),
             ..Change::default()
         };
         let logged = vtax_log::testing::logged(|| {
-            for command in [Command::Set(change), Command::ClearOverride] {
-                let asked = ask(command);
+            for request in [
+                OperatorRequest::Set { port: None, change },
+                OperatorRequest::ClearOverride { port: None },
+            ] {
+                let asked = ask(request);
                 while !asked.is_finished() {
                     worker.serve(now());
                 }

@@ -8,13 +8,14 @@
 )]
 
 use std::io::{self, Write};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{RecvFlags, SendFlags};
-use vtax_nic::control::frame::{ETHER_TYPE, Mac, Operation, Reply, Request, Status};
+use vtax_nic::control::frame::{Mac, Operation, Reply, Request, Status};
+use vtax_nic::network::{address, open_control_socket};
 
 const USAGE: &str = "\
 Ask the NIC's back end to hold notifications, so that the host does less for this guest
@@ -49,8 +50,8 @@ enum HoldError {
     Name(String),
     #[error("cannot find the interface {0}: {1}; see which there are with 'ip link'")]
     Missing(String, io::Error),
-    #[error("{0} has no {1}, but '{2}'")]
-    Interface(String, &'static str, String),
+    #[error("{0} has no Ethernet address, but '{1}'")]
+    Interface(String, String),
     #[error("cannot {} {}: {}{}", .0, .1, .2, advice(.2))]
     Socket(&'static str, String, io::Error),
     #[error("no answer on {0}: is its back end vtax-nic? Ordinary NICs drop this request")]
@@ -139,7 +140,8 @@ fn parse(arguments: &[String]) -> Result<Arguments, HoldError> {
 
 fn run(arguments: &Arguments) -> Result<(), HoldError> {
     let interface = Interface::find(&arguments.interface)?;
-    let socket = open(&interface)?;
+    let socket = open_control_socket(&interface.name)
+        .map_err(interface.failed("open a packet socket on"))?;
     let mut nonce = u64::from(std::process::id()) << 32;
     loop {
         nonce += 1;
@@ -184,7 +186,6 @@ fn sentence(interface: &str, arguments: &Arguments, reply: &Reply) -> String {
 /// A network interface, as sysfs describes it.
 struct Interface {
     name: String,
-    index: i32,
     mac: Mac,
 }
 
@@ -194,67 +195,20 @@ impl Interface {
         if name.contains('/') || name == ".." || name == "." {
             return Err(HoldError::Name(name));
         }
-        let read =
-            |file: &str| match std::fs::read_to_string(format!("/sys/class/net/{name}/{file}")) {
-                Ok(text) => Ok(text.trim().to_owned()),
-                Err(cause) => Err(HoldError::Missing(name.clone(), cause)),
-            };
-        let wrong = |what, found: &String| HoldError::Interface(name.clone(), what, found.clone());
-        let (index, address) = (read("ifindex")?, read("address")?);
-        Ok(Self {
-            index: index.parse().map_err(|_| wrong("index", &index))?,
-            mac: mac(&address).ok_or_else(|| wrong("Ethernet address", &address))?,
-            name,
-        })
+        let found = match std::fs::read_to_string(format!("/sys/class/net/{name}/address")) {
+            Ok(text) => text.trim().to_owned(),
+            Err(cause) => return Err(HoldError::Missing(name, cause)),
+        };
+        match address(&found) {
+            Ok(mac) => Ok(Self { name, mac }),
+            Err(_) => Err(HoldError::Interface(name, found)),
+        }
     }
 
     fn failed(&self, what: &'static str) -> impl Fn(io::Error) -> HoldError + use<> {
         let name = self.name.clone();
         move |cause| HoldError::Socket(what, name.clone(), cause)
     }
-}
-
-fn mac(text: &str) -> Option<Mac> {
-    let bytes: Option<Vec<u8>> = text
-        .split(':')
-        .map(|byte| u8::from_str_radix(byte, 16).ok())
-        .collect();
-    bytes?.try_into().ok()
-}
-
-/// A packet socket that sees control frames of one interface only.
-fn open(interface: &Interface) -> Result<OwnedFd, HoldError> {
-    let failed = |what| interface.failed(what)(io::Error::last_os_error());
-    let protocol = ETHER_TYPE.to_be();
-    // SAFETY: no pointers.
-    let fd = unsafe {
-        libc::socket(
-            libc::AF_PACKET,
-            libc::SOCK_RAW | libc::SOCK_CLOEXEC,
-            protocol.into(),
-        )
-    };
-    if fd < 0 {
-        return Err(failed("open a packet socket on"));
-    }
-    // SAFETY: a descriptor that the kernel has just returned and that no other code owns.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    let address = libc::sockaddr_ll {
-        sll_family: libc::AF_PACKET as u16,
-        sll_protocol: protocol,
-        sll_ifindex: interface.index,
-        sll_hatype: 0,
-        sll_pkttype: 0,
-        sll_halen: 0,
-        sll_addr: [0; 8],
-    };
-    let len = size_of_val(&address) as u32;
-    // SAFETY: the pointer is to a sockaddr_ll that outlives the call, and `len` is its size.
-    let bound = unsafe { libc::bind(fd, (&raw const address).cast(), len) };
-    if bound < 0 {
-        return Err(failed("bind a packet socket on"));
-    }
-    Ok(socket)
 }
 
 fn ask(socket: &OwnedFd, interface: &Interface, request: &Request) -> Result<Reply, HoldError> {
@@ -322,16 +276,6 @@ mod tests {
             let error = parsed(line).unwrap_err().to_string();
             assert!(error.contains(reason), "{line}: {error}");
         }
-    }
-
-    #[test]
-    fn addresses_are_read() {
-        assert_eq!(
-            mac("52:54:00:12:34:56"),
-            Some([0x52, 0x54, 0, 0x12, 0x34, 0x56])
-        );
-        assert_eq!(mac("00:00:00:00:00:00:00"), None);
-        assert_eq!(mac(""), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::lease::AskedBy;
 use super::policy::Policy;
 use crate::hold::{HoldSettings, Mode};
 use crate::telemetry::PortSnapshot;
-use vtax_args::time::{whole_microseconds, whole_seconds};
+use vtax_args::time::{whole_microseconds, whole_milliseconds, whole_seconds};
 
 /// The longest request line, in bytes.
 pub const LONGEST_LINE: usize = 16 * 1024;
@@ -26,46 +26,72 @@ pub const LONGEST_LINE: usize = 16 * 1024;
 /// How long a worker may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A request line.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A command of an operator: a request line, a subcommand of `vtax-nic ctl`, and what workers carry out. Each has the
+/// port that it is about; without one it is about all.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, clap::Subcommand)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// The ports and the hold in force on each.
+    /// List the ports, and the hold in force on each
     List {
-        /// Only this one.
+        /// Only this port
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// The ports' telemetry, once.
+    /// Print the ports' telemetry, as JSON
     Stats {
-        /// Only this one.
+        /// Only this port
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// The ports' telemetry now and every interval, until the client closes.
+    /// Print the ports' telemetry again and again, as JSON
+    // It comes at once and after every interval, until the client closes.
+    #[command(name = "watch")]
     Subscribe {
-        /// Only this one.
+        /// Only this port
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
-        /// In ms; at least 100.
+        /// The time between two readings
+        // At least 100 ms.
         #[serde(default = "one_second")]
+        #[arg(long = "interval", value_name = "TIME", default_value = "1s", value_parser = whole_milliseconds)]
         interval_ms: u32,
     },
-    /// Changes a port's policy or controller. Absent fields stay.
+    /// Change a port's policy or controller
     Set {
-        /// The port; all if absent.
+        /// The port, or 'all'
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[arg(required = true)]
         port: Option<String>,
         /// The changes.
         #[serde(flatten)]
+        #[command(flatten)]
         change: Change,
     },
-    /// Removes the override.
+    /// Remove the override
     ClearOverride {
-        /// The port; all if absent.
+        /// The port, or 'all'
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[arg(required = true)]
         port: Option<String>,
     },
+}
+
+impl Request {
+    /// Whether it asks for telemetry, rather than for the state of ports.
+    pub fn is_for_telemetry(&self) -> bool {
+        matches!(self, Self::Stats { .. } | Self::Subscribe { .. })
+    }
+
+    /// The port that it is about; `None`: all.
+    pub fn port(&self) -> Option<&str> {
+        match self {
+            Self::List { port }
+            | Self::Stats { port }
+            | Self::Subscribe { port, .. }
+            | Self::Set { port, .. }
+            | Self::ClearOverride { port } => port.as_deref(),
+        }
+    }
 }
 
 fn one_second() -> u32 {
@@ -210,19 +236,6 @@ pub struct QueueInfo {
     pub in_force_packets: Option<u32>,
 }
 
-/// A command to a worker, for each port that its [`Job`] concerns.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Command {
-    /// Report [`Report::Info`].
-    List,
-    /// Report [`Report::Stats`].
-    Stats,
-    /// Apply the change, then report [`Report::Info`].
-    Set(Change),
-    /// Clear the override, then report [`Report::Info`].
-    ClearOverride,
-}
-
 /// A worker's report on one port.
 #[derive(Clone, Debug)]
 pub enum Report {
@@ -235,16 +248,15 @@ pub enum Report {
 /// A command in a worker's [`Mailbox`].
 #[derive(Debug)]
 pub struct Job {
-    /// The command.
-    pub command: Command,
-    port: Option<String>,
+    /// The command. The answer to one for telemetry is [`Report::Stats`], to any other [`Report::Info`].
+    pub request: Request,
     answer: Sender<Vec<Report>>,
 }
 
 impl Job {
     /// Whether it concerns this port.
     pub fn concerns(&self, port: &str) -> bool {
-        self.port.as_deref().is_none_or(|wanted| wanted == port)
+        self.request.port().is_none_or(|wanted| wanted == port)
     }
 
     /// Sends the reports. Must be called also if no port is concerned.
@@ -324,16 +336,11 @@ pub enum RequestError {
 ///
 /// # Errors
 /// When no port has that name, or a worker has ended or does not answer.
-pub fn ask(
-    workers: &[MailboxSender],
-    command: Command,
-    port: Option<&str>,
-) -> Result<Vec<Report>, RequestError> {
+pub fn ask(workers: &[MailboxSender], request: &Request) -> Result<Vec<Report>, RequestError> {
     let (sender, receiver) = mpsc::channel();
     for worker in workers {
         let job = Job {
-            command,
-            port: port.map(str::to_owned),
+            request: request.clone(),
             answer: sender.clone(),
         };
         worker
@@ -350,7 +357,7 @@ pub fn ask(
             .map_err(|_| RequestError::Timeout)?;
         reports.extend(part);
     }
-    match port {
+    match request.port() {
         Some(name) if reports.is_empty() => Err(RequestError::NoPort(name.to_owned())),
         _ => Ok(reports),
     }
@@ -513,9 +520,12 @@ mod tests {
                 sender
             })
             .collect();
-        assert_eq!(ask(&workers, Command::List, None).unwrap().len(), 3);
+        let list = |port: Option<&str>| Request::List {
+            port: port.map(str::to_owned),
+        };
+        assert_eq!(ask(&workers, &list(None)).unwrap().len(), 3);
         assert!(
-            ask(&workers, Command::List, Some("q"))
+            ask(&workers, &list(Some("q")))
                 .unwrap_err()
                 .to_string()
                 .contains("no port 'q'")

@@ -6,12 +6,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use vtax_core::terminal;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 
-use super::api::{Change, Link, PortInfo, QueueInfo, Request, Response};
+use super::api::{Link, PortInfo, QueueInfo, Request, Response};
 use super::lease::AskedBy;
+use crate::vhost_net::Half;
 use vtax_args::FormatArgs;
-use vtax_args::time::whole_milliseconds;
 
 /// Arguments of `vtax-nic ctl`.
 #[derive(Clone, Debug, Args)]
@@ -22,41 +22,7 @@ pub struct Ctl {
     #[command(flatten)]
     format: FormatArgs,
     #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Clone, Debug, Subcommand)]
-enum Verb {
-    /// List the ports, and the hold in force on each
-    List {
-        /// Only this port
-        port: Option<String>,
-    },
-    /// Print the ports' telemetry, as JSON
-    Stats {
-        /// Only this port
-        port: Option<String>,
-    },
-    /// Print the ports' telemetry again and again, as JSON
-    Watch {
-        /// Only this port
-        port: Option<String>,
-        /// The time between two readings
-        #[arg(long = "interval", value_name = "TIME", default_value = "1s", value_parser = whole_milliseconds)]
-        interval_ms: u32,
-    },
-    /// Change a port's policy or controller
-    Set {
-        /// The port, or 'all'
-        port: String,
-        #[command(flatten)]
-        change: Change,
-    },
-    /// Remove the override
-    ClearOverride {
-        /// The port, or 'all'
-        port: String,
-    },
+    request: Request,
 }
 
 /// Why a request to a running vtax-nic failed.
@@ -150,10 +116,14 @@ impl Ctl {
     /// When the request fails or the answer cannot be printed.
     pub fn run(&self) -> Result<(), ClientError> {
         let mut client = Client::connect(&self.socket)?;
-        let mut response = client.ask(&self.verb.request())?;
+        let mut request = self.request.clone();
+        if let Request::Set { port, .. } | Request::ClearOverride { port } = &mut request {
+            port.take_if(|port| port == "all");
+        }
+        let mut response = client.ask(&request)?;
         loop {
             self.print(&response).map_err(ClientError::Print)?;
-            if !matches!(self.verb, Verb::Watch { .. }) {
+            if !matches!(request, Request::Subscribe { .. }) {
                 return Ok(());
             }
             response = client.next_answer()?;
@@ -170,27 +140,6 @@ impl Ctl {
     }
 }
 
-impl Verb {
-    fn request(&self) -> Request {
-        match self.clone() {
-            Self::List { port } => Request::List { port },
-            Self::Stats { port } => Request::Stats { port },
-            Self::Watch { port, interval_ms } => Request::Subscribe { port, interval_ms },
-            Self::Set { port, change } => Request::Set {
-                port: one_or_all(port),
-                change,
-            },
-            Self::ClearOverride { port } => Request::ClearOverride {
-                port: one_or_all(port),
-            },
-        }
-    }
-}
-
-fn one_or_all(port: String) -> Option<String> {
-    (port != "all").then_some(port)
-}
-
 /// A name without control characters, which could steer a terminal.
 pub fn printable(name: &str) -> String {
     name.chars()
@@ -198,20 +147,12 @@ pub fn printable(name: &str) -> String {
         .collect()
 }
 
+/// The header of the table, whose columns are as wide as those of a row.
+const HEADER: &str = "\
+port             connected link mode     in force      cap    default  override   lease  data path";
+
 fn table(ports: &[PortInfo]) -> String {
-    let mut lines = vec![format!(
-        "{:16} {:9} {:4} {:8} {:>8} {:>8} {:>10} {:>9} {:>7}  {}",
-        "port",
-        "connected",
-        "link",
-        "mode",
-        "in force",
-        "cap",
-        "default",
-        "override",
-        "lease",
-        "data path"
-    )];
+    let mut lines = vec![HEADER.to_owned()];
     for port in ports {
         let us = |value: u32| format!("{value} µs");
         lines.push(format!(
@@ -237,10 +178,9 @@ fn table(ports: &[PortInfo]) -> String {
 }
 
 fn queue_line(queue: &QueueInfo) -> String {
-    let direction = if queue.queue.is_multiple_of(2) {
-        "rx"
-    } else {
-        "tx"
+    let direction = match Half::of_queue(queue.queue) {
+        Half::Rx => "rx",
+        Half::Tx => "tx",
     };
     let bound = |us: u32, packets: Option<u32>| match packets {
         Some(packets) => format!("{us} µs or {packets} packets"),

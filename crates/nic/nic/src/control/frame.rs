@@ -132,7 +132,7 @@ pub enum FrameError {
 /// The fields that requests and answers share, in wire order.
 struct Body {
     operation: u8,
-    enable: u8,
+    enable: bool,
     status: u8,
     hold_us: u32,
     lease_s: u32,
@@ -151,7 +151,8 @@ impl Body {
         put(&source);
         put(&ETHER_TYPE.to_be_bytes());
         put(&MAGIC);
-        put(&[VERSION, self.operation, self.enable, self.status]);
+        let enable = u8::from(self.enable);
+        put(&[VERSION, self.operation, enable, self.status]);
         put(&self.hold_us.to_be_bytes());
         put(&self.lease_s.to_be_bytes());
         put(&self.nonce.to_be_bytes());
@@ -159,49 +160,38 @@ impl Body {
     }
 
     fn read(frame: &[u8]) -> Result<Self, FrameError> {
-        let body = frame
-            .get(HEADER_LEN..SHORTEST_FRAME)
-            .and_then(|body| body.first_chunk::<BODY_LEN>())
-            .ok_or(FrameError::Short(frame.len()))?;
+        let body = frame.get(HEADER_LEN..SHORTEST_FRAME).unwrap_or_default();
+        let (words, _) = body.as_chunks();
+        let [magic, codes, hold_us, lease_s, nonce @ ..] = words else {
+            return Err(FrameError::Short(frame.len()));
+        };
         if !is_control(frame) {
             return Err(FrameError::Foreign("EtherType"));
         }
-        let [
-            m0,
-            m1,
-            m2,
-            m3,
-            version,
-            operation,
-            enable,
-            status,
-            rest @ ..,
-        ] = *body;
-        let [h0, h1, h2, h3, l0, l1, l2, l3, nonce @ ..] = rest;
-        if [m0, m1, m2, m3] != MAGIC {
+        if *magic != MAGIC {
             return Err(FrameError::Foreign("magic"));
         }
+        let [version, operation, enable, status] = *codes;
         if version != VERSION {
-            return Err(FrameError::Field {
-                field: "version",
-                value: version,
-            });
+            return Err(undefined("version", version));
         }
         if enable > 1 {
-            return Err(FrameError::Field {
-                field: "enable",
-                value: enable,
-            });
+            return Err(undefined("enable", enable));
         }
+        let nonce = nonce.as_flattened().first_chunk().copied();
         Ok(Self {
             operation,
-            enable,
+            enable: enable == 1,
             status,
-            hold_us: u32::from_be_bytes([h0, h1, h2, h3]),
-            lease_s: u32::from_be_bytes([l0, l1, l2, l3]),
-            nonce: u64::from_be_bytes(nonce),
+            hold_us: u32::from_be_bytes(*hold_us),
+            lease_s: u32::from_be_bytes(*lease_s),
+            nonce: u64::from_be_bytes(nonce.unwrap_or_default()),
         })
     }
+}
+
+fn undefined(field: &'static str, value: u8) -> FrameError {
+    FrameError::Field { field, value }
 }
 
 impl Request {
@@ -209,7 +199,7 @@ impl Request {
     pub fn to_frame(&self) -> [u8; FRAME_LEN] {
         Body {
             operation: self.operation as u8,
-            enable: u8::from(self.enable),
+            enable: self.enable,
             status: 0,
             hold_us: self.hold_us,
             lease_s: self.lease_s,
@@ -227,34 +217,20 @@ impl Request {
         if frame.get(..6) != Some(&DESTINATION) {
             return Err(FrameError::Foreign("destination"));
         }
-        let source = *frame
-            .get(6..)
-            .and_then(|rest| rest.first_chunk())
-            .ok_or(FrameError::Short(frame.len()))?;
-        let operation = Operation::from_code(body.operation).ok_or(FrameError::Field {
-            field: "operation",
-            value: body.operation,
-        })?;
+        let source = frame.get(6..).and_then(|rest| rest.first_chunk());
+        let source = *source.ok_or(FrameError::Short(frame.len()))?;
+        let operation = Operation::from_code(body.operation);
+        let operation = operation.ok_or(undefined("operation", body.operation))?;
         if body.status != 0 {
-            return Err(FrameError::Field {
-                field: "status",
-                value: body.status,
-            });
+            return Err(undefined("status", body.status));
         }
-        let Body {
-            enable,
-            hold_us,
-            lease_s,
-            nonce,
-            ..
-        } = body;
         Ok(Self {
             source,
             operation,
-            enable: enable == 1,
-            hold_us,
-            lease_s,
-            nonce,
+            enable: body.enable,
+            hold_us: body.hold_us,
+            lease_s: body.lease_s,
+            nonce: body.nonce,
         })
     }
 }
@@ -267,7 +243,7 @@ impl Reply {
         source[0] &= !1;
         Body {
             operation: self.operation as u8 | ANSWER_BIT,
-            enable: u8::from(self.enable),
+            enable: self.enable,
             status: self.status as u8,
             hold_us: self.hold_us,
             lease_s: self.lease_s,
@@ -282,31 +258,16 @@ impl Reply {
     /// The frame is not an answer of this version.
     pub fn from_frame(frame: &[u8]) -> Result<Self, FrameError> {
         let body = Body::read(frame)?;
-        let operation = (body.operation & ANSWER_BIT != 0)
-            .then(|| Operation::from_code(body.operation & !ANSWER_BIT))
-            .flatten()
-            .ok_or(FrameError::Field {
-                field: "operation",
-                value: body.operation,
-            })?;
-        let status = Status::from_code(body.status).ok_or(FrameError::Field {
-            field: "status",
-            value: body.status,
-        })?;
-        let Body {
-            enable,
-            hold_us,
-            lease_s,
-            nonce,
-            ..
-        } = body;
+        // A request has no answer bit, so that its code with the bit flipped is none.
+        let operation = Operation::from_code(body.operation ^ ANSWER_BIT);
+        let status = Status::from_code(body.status);
         Ok(Self {
-            operation,
-            status,
-            enable: enable == 1,
-            hold_us,
-            lease_s,
-            nonce,
+            operation: operation.ok_or(undefined("operation", body.operation))?,
+            status: status.ok_or(undefined("status", body.status))?,
+            enable: body.enable,
+            hold_us: body.hold_us,
+            lease_s: body.lease_s,
+            nonce: body.nonce,
         })
     }
 }

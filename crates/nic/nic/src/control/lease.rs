@@ -142,11 +142,7 @@ impl LeaseManager {
         if let Some(fixed) = self.policy.override_us {
             return Bound::of(Nanos::from_micros(fixed));
         }
-        let half = if queue.is_multiple_of(2) {
-            Half::Rx
-        } else {
-            Half::Tx
-        };
+        let half = Half::of_queue(queue);
         Bound {
             budget: asked.budget.min(Nanos::from_micros(self.policy.cap(half))),
             ..asked
@@ -196,15 +192,8 @@ impl LeaseManager {
     }
 
     fn handle(&mut self, now: Nanos, request: Request) -> Reply {
-        let Request {
-            operation,
-            enable,
-            hold_us,
-            lease_s,
-            nonce,
-            ..
-        } = request;
-        let hold_us = if enable { hold_us } else { 0 };
+        let (operation, lease_s) = (request.operation, request.lease_s);
+        let hold_us = if request.enable { request.hold_us } else { 0 };
         let granted_s = lease_s.min(self.policy.lease_cap_s);
         if operation != Operation::Query {
             // The latest request counts, and a frame is about all queues.
@@ -238,7 +227,7 @@ impl LeaseManager {
             lease_s: self.lease.map_or(0, |lease| {
                 u32::try_from(lease.ends.since(now).0.div_ceil(1_000_000_000)).unwrap_or(u32::MAX)
             }),
-            nonce,
+            nonce: request.nonce,
         }
     }
 }

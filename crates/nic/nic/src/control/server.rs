@@ -16,7 +16,7 @@ use vtax_http::metrics::Format;
 use vtax_http::unix::Users;
 use vtax_http::{self as http, Address, Limits, ListenError, Listeners, Token};
 
-use super::api::{self, Command, LONGEST_LINE, MailboxSender, Request, Response};
+use super::api::{self, LONGEST_LINE, MailboxSender, Request, Response};
 use crate::telemetry::prometheus;
 
 /// Clients served at once. One more disconnects the client that has sent nothing for the longest time.
@@ -100,7 +100,7 @@ fn metrics(request: &http::Request<'_>, workers: &Mutex<Vec<MailboxSender>>) -> 
     }
     // One scrape at a time, because it takes workers' time.
     let workers = workers.lock().unwrap_or_else(PoisonError::into_inner);
-    match api::ask(&workers, Command::Stats, None) {
+    match api::ask(&workers, &Request::Stats { port: None }) {
         Ok(reports) => http::Response {
             status: 200,
             content_type: Format::Text.content_type(),
@@ -137,7 +137,7 @@ struct Client {
 }
 
 struct Subscription {
-    port: Option<String>,
+    request: Request,
     interval: Duration,
     next: Instant,
 }
@@ -294,23 +294,15 @@ impl Client {
             Ok(request) => request,
             Err(error) => return Response::failed(error),
         };
-        let (command, port) = match request {
-            Request::List { port } => (Command::List, port),
-            Request::Stats { port } => (Command::Stats, port),
-            Request::Set { port, change } => (Command::Set(change), port),
-            Request::ClearOverride { port } => (Command::ClearOverride, port),
-            Request::Subscribe { port, interval_ms } => {
-                let interval = Duration::from_millis(interval_ms.into()).max(SHORTEST_INTERVAL);
-                let next = Instant::now() + interval;
-                self.subscription = Some(Subscription {
-                    port: port.clone(),
-                    interval,
-                    next,
-                });
-                (Command::Stats, port)
-            }
-        };
-        match api::ask(workers, command, port.as_deref()) {
+        if let Request::Subscribe { interval_ms, .. } = request {
+            let interval = Duration::from_millis(interval_ms.into()).max(SHORTEST_INTERVAL);
+            self.subscription = Some(Subscription {
+                request: request.clone(),
+                interval,
+                next: Instant::now() + interval,
+            });
+        }
+        match api::ask(workers, &request) {
             Ok(reports) => Response::of(reports),
             Err(error) => {
                 self.subscription = None;
@@ -327,8 +319,8 @@ impl Client {
             return;
         }
         subscription.next = now + subscription.interval;
-        let response = api::ask(workers, Command::Stats, subscription.port.as_deref())
-            .map_or_else(Response::failed, Response::of);
+        let response =
+            api::ask(workers, &subscription.request).map_or_else(Response::failed, Response::of);
         self.output.extend(response.to_line());
     }
 
@@ -384,14 +376,14 @@ mod tests {
                             continue;
                         }
                         let mut policy = leases.policy();
-                        match job.command {
-                            Command::Set(change) => change.apply(&mut policy, settings),
-                            Command::ClearOverride => policy.override_us = None,
-                            Command::List | Command::Stats => {}
+                        match &job.request {
+                            Request::Set { change, .. } => change.apply(&mut policy, settings),
+                            Request::ClearOverride { .. } => policy.override_us = None,
+                            _ => {}
                         }
                         leases.set_policy(policy);
                         let budget = leases.budget(Nanos::ZERO);
-                        reports.push(if job.command == Command::Stats {
+                        reports.push(if job.request.is_for_telemetry() {
                             let counters = PortCounters::default();
                             Report::Stats(Box::new(counters.snapshot(name, settings.mode, budget)))
                         } else {

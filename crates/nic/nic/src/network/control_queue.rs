@@ -17,8 +17,13 @@ impl Guest {
     /// Answers up to a batch of commands. Others remain for the next call.
     ///
     /// # Errors
-    /// When the ring is invalid.
-    pub fn serve_control(&mut self, now: Nanos) -> Result<(), RingFault> {
+    /// The queue's number and its fault, when the ring is invalid. The queue has stopped then.
+    pub fn serve_control(&mut self, now: Nanos) -> Result<(), (usize, RingFault)> {
+        let served = self.answer_commands(now);
+        served.map_err(|fault| (self.control_fault(fault), fault))
+    }
+
+    fn answer_commands(&mut self, now: Nanos) -> Result<(), RingFault> {
         self.control_due = None;
         if !self.is_controlled() {
             return Ok(());
@@ -87,18 +92,11 @@ impl Guest {
             self.obey(&request[..len], now)
         };
         let mut answer = vec![status];
-        if let Some(Parameters {
-            max_packets,
-            max_usecs,
-        }) = result
-        {
-            answer.extend(max_packets.to_le_bytes());
-            answer.extend(max_usecs.to_le_bytes());
+        if let Some(result) = result {
+            answer.extend(result.max_packets.to_le_bytes());
+            answer.extend(result.max_usecs.to_le_bytes());
         }
-        let room = to_write
-            .iter()
-            .map(|segment| u64::from(segment.len))
-            .sum::<u64>();
+        let room: u64 = to_write.iter().map(|segment| u64::from(segment.len)).sum();
         answer.truncate(usize::try_from(room).unwrap_or(usize::MAX));
         memory::copy(&[], &[own(&answer)], to_write);
         if let Some(log) = dirty_log(self.log.as_ref(), self.features) {

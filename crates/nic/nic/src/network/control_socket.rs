@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The control frames of a guest whose frames the kernel moves: a packet socket at its tap, which receives only them
-//! and sends the answers.
+//! A packet socket for control frames alone: at the tap of a guest whose frames the kernel moves, or in a guest.
 
 use crate::control::frame::ETHER_TYPE;
 use rustix::net::netdevice::name_to_index;
@@ -8,11 +7,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Opens the socket. The frames also continue to the tap's network, where no bridge relays them.
+/// Opens the socket, which never blocks. The frames also continue to the tap's network, where no bridge relays them.
 ///
 /// # Errors
 /// When the kernel refuses: this needs CAP_NET_RAW.
-pub(super) fn open(interface: &str) -> io::Result<OwnedFd> {
+pub fn open(interface: &str) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     // The socket has no protocol yet, so that it receives nothing from other interfaces before it is bound.
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;

@@ -4,6 +4,7 @@
 use super::fake_device::FakeDevice;
 use super::*;
 use crate::control::api::Change;
+use crate::control::frame as control;
 use crate::datapath::Datapath;
 use crate::features::Features;
 use crate::hold::Mode;
@@ -103,12 +104,12 @@ impl Bench {
         let mut tokens = Vec::new();
         self.poller.wait(Some(Nanos::ZERO), &mut tokens).unwrap();
         for token in &tokens {
-            match *token {
-                Token::Call(id, pair) => self.network.called(id, pair, now),
-                Token::Kick(id, queue) => self.network.kicked(id, queue, now),
-                Token::ControlFrame(id) => self.network.asked(id, now),
-                other => panic!("{other:?}"),
-            }
+            let is_for_kernel = matches!(
+                token,
+                Token::Call(..) | Token::Kick(..) | Token::ControlFrame(_)
+            );
+            assert!(is_for_kernel, "{token:?}");
+            self.network.handle_event(*token, now);
         }
         self.network.poll(now, &mut Batch::new());
         tokens.len()

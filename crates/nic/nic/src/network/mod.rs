@@ -13,6 +13,7 @@ mod deadlines;
 mod delivery;
 #[cfg(test)]
 mod fake_device;
+mod forwarding;
 mod guard;
 #[cfg(test)]
 mod guard_tests;
@@ -35,6 +36,7 @@ mod tap;
 mod tests;
 mod transfer;
 
+pub use control_socket::open as open_control_socket;
 pub use guard::{Addresses, Limit, Limits, Rate, address};
 pub use guest::{DrainOutcome, Guest, MAX_PAIRS, Outcome};
 pub use kernel::{DatapathError, Kernel, TapHandles};
@@ -45,19 +47,17 @@ pub use tap::{Tap, TapError};
 pub use transfer::Delivery;
 
 use crate::control::api::Change;
-use crate::control::frame as control;
-use crate::frame::{self, ETHERNET, MAX_FRAME, Mac, NetHeader, Offloads};
+use crate::frame::{self, MAX_FRAME, Mac, NetHeader, Offloads};
 use crate::hold::Nanos;
-use crate::memory::{Segment, own, peek};
-use crate::poller::{Poller, PortId};
+use crate::memory::own;
+use crate::poller::{Poller, PortId, Token};
 use crate::ring::RingFault;
 use crate::telemetry::{DropReason, PortCounters};
 use crate::vhost_net::Half;
 use deadlines::Deadlines;
-use delivery::{deliver_to_guest, whole};
-use guard::Verdict;
-use queue::{pair_and_half, ring_number};
-use source::{Source, Sources, State};
+use delivery::whole;
+use queue::pair_and_half;
+use source::{Sources, State};
 
 /// One side of a network.
 #[derive(Debug)]
@@ -123,16 +123,6 @@ pub struct Network {
     stopped: Vec<QueueFault>,
     /// Ports that exceeded a limit for the first time since the last report.
     limited: Vec<(u16, Limit)>,
-}
-
-/// The result for one frame of a batch.
-enum Step {
-    Done,
-    Refused(DropReason),
-    /// It and those after it wait until this time, or until there are buffers.
-    Blocked(Option<Nanos>),
-    /// It and those after it wait until this time.
-    Limited(Nanos),
 }
 
 impl Network {
@@ -236,17 +226,22 @@ impl Network {
         }
     }
 
-    /// The kernel has a call for a guest.
-    pub fn called(&mut self, id: PortId, pair: u8, now: Nanos) {
-        if let Some(guest) = self.guest_mut(id.port) {
-            guest.called(pair.into(), now);
-        }
-    }
-
-    /// The kernel has control frames of a guest.
-    pub fn asked(&mut self, id: PortId, now: Nanos) {
-        if let Some(guest) = self.guest_mut(id.port) {
-            guest.asked(now);
+    /// An event of one of its ports: a kick or frames; or where the kernel moves the frames, a call or control frames.
+    pub fn handle_event(&mut self, event: Token, now: Nanos) {
+        match event {
+            Token::Kick(id, queue) => self.kicked(id, queue, now),
+            Token::Tap(id, queue) => self.tap_ready(id, queue),
+            Token::Call(id, pair) => {
+                if let Some(guest) = self.guest_mut(id.port) {
+                    guest.called(pair.into(), now);
+                }
+            }
+            Token::ControlFrame(id) => {
+                if let Some(guest) = self.guest_mut(id.port) {
+                    guest.asked(now);
+                }
+            }
+            Token::Listener(_) | Token::FrontEnd(_) | Token::Control => {}
         }
     }
 
@@ -276,9 +271,8 @@ impl Network {
     /// Answers a guest's control queue.
     fn serve_control(&mut self, port: u16, now: Nanos) {
         if let Some(guest) = self.guest_mut(port)
-            && let Err(fault) = guest.serve_control(now)
+            && let Err((queue, fault)) = guest.serve_control(now)
         {
-            let queue = guest.control_fault(fault);
             self.stopped.push(QueueFault { port, queue, fault });
         }
     }
@@ -370,21 +364,9 @@ impl Network {
             return self.note(port, limit);
         }
         let bytes = frame::rarp(mac);
-        self.flood(port, 0, &bytes, now);
-    }
-
-    fn flood(&mut self, from: u16, pair: u8, bytes: &[u8], now: Nanos) {
-        let segments = [own(bytes)];
-        let frame = Frame {
-            header: NetHeader::PLAIN,
-            segments: &segments,
-            len: bytes.len(),
-        };
-        for port in (0..).take(self.ports.len()) {
-            if port != from {
-                let _ = self.deliver(port, pair, &frame, None);
-            }
-        }
+        let segments = [own(&bytes)];
+        let frame = whole(&segments, NetHeader::PLAIN, bytes.len());
+        self.deliver_to_others(port, 0, &frame);
         self.publish(now);
     }
 
@@ -421,9 +403,8 @@ impl Network {
             guest.settle_budget(now);
             guest.retry_config_change(now);
             if guest.control_is_due(now)
-                && let Err(fault) = guest.serve_control(now)
+                && let Err((queue, fault)) = guest.serve_control(now)
             {
-                let queue = guest.control_fault(fault);
                 let port = number;
                 self.stopped.push(QueueFault { port, queue, fault });
             }
@@ -451,312 +432,5 @@ impl Network {
         self.settle_deadlines();
         let deadlines = [self.deadlines.first(), self.sources.deadline()];
         deadlines.into_iter().flatten().min()
-    }
-
-    /// Moves one batch. Returns whether there may be more frames.
-    fn forward(&mut self, index: usize, now: Nanos, batch: &mut Batch) -> bool {
-        let Some(&mut Source { port, pair, .. }) = self.sources.get_mut(index) else {
-            return false;
-        };
-        batch.clear();
-        self.deadlines.touch(port);
-        match self.ports.get_mut(usize::from(port)) {
-            Some(Port::Guest(guest)) => guest.pull(pair.into(), batch),
-            Some(Port::Tap(tap)) => tap.pull(pair.into(), batch),
-            None => return false,
-        }
-        let mut done = 0;
-        let mut blocked = None;
-        loop {
-            done += self.forward_plain(port, pair, batch, done);
-            let Some(packet) = batch.packets.get(done) else {
-                break;
-            };
-            if packet.refused.is_none() {
-                let packet = *packet;
-                match self.dispatch(port, pair, &packet, batch, now) {
-                    Step::Done => {}
-                    Step::Refused(reason) => batch.packets[done].refused = Some(reason),
-                    Step::Blocked(until) => {
-                        blocked = Some(State::Blocked(until));
-                        break;
-                    }
-                    Step::Limited(until) => {
-                        blocked = Some(State::Limited(until));
-                        break;
-                    }
-                }
-            }
-            done += 1;
-        }
-        // The receiver's ring is published first: a back end that is killed in between repeats frames and loses none.
-        self.publish(now);
-        match self.ports.get_mut(usize::from(port)) {
-            Some(Port::Guest(guest)) => {
-                if !batch.packets.is_empty() {
-                    guest.complete(pair.into(), batch, done);
-                }
-                if blocked.is_none()
-                    && let Some(fault) = batch.fault
-                {
-                    let queue = ring_number(pair.into(), Half::Tx);
-                    guest.fault(queue, fault);
-                    self.stopped.push(QueueFault { port, queue, fault });
-                }
-            }
-            Some(Port::Tap(tap)) => tap.complete(pair.into(), batch, done),
-            None => {}
-        }
-        self.settle(index, done, blocked, now)
-    }
-
-    /// Moves the next frames of a batch over a link, as long as they need only a copy into a guest. Returns their
-    /// number. [`Network::dispatch`] moves the others.
-    #[inline]
-    fn forward_plain(&mut self, port: u16, pair: u8, batch: &Batch, done: usize) -> usize {
-        if self.table.is_some() || !batch.packets.get(done).is_some_and(|packet| packet.plain) {
-            return 0;
-        }
-        let target = 1 - port;
-        if matches!(self.ports.get(usize::from(port)), Some(Port::Guest(guest)) if guest.guard.is_some())
-        {
-            return 0;
-        }
-        let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(target)) else {
-            return 0;
-        };
-        let Some(pair) = guest.receiving_pair(pair) else {
-            return 0;
-        };
-        let count = guest.deliver_plain(pair.into(), batch, done);
-        if count > 0 {
-            self.touch(target, pair, count);
-        }
-        count
-    }
-
-    /// Notes that a queue is to be published.
-    #[inline]
-    fn touch(&mut self, port: u16, pair: u8, packets: usize) {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "at most a batch, or a frame's segments"
-        )]
-        let packets = packets as u32;
-        match self.touched.last_mut() {
-            Some((last, queue, count)) if (*last, *queue) == (port, pair) => *count += packets,
-            _ => self.touched.push((port, pair, packets)),
-        }
-    }
-
-    /// Sets the state of a source after a batch.
-    fn settle(&mut self, index: usize, done: usize, blocked: Option<State>, now: Nanos) -> bool {
-        let Some(source) = self.sources.get_mut(index) else {
-            return false;
-        };
-        let (state, busy) = if let Some(state) = blocked {
-            (state, done > 0)
-        } else if done > 0 {
-            source.moved(done);
-            (State::Active, true)
-        } else if let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(source.port)) {
-            if source.may_spin(now) {
-                (State::Active, true)
-            } else {
-                let (packets, kicked) = source.round_ended(now);
-                match guest.drained(source.pair.into(), packets, kicked, now) {
-                    DrainOutcome::NotEmpty => (State::Active, true),
-                    DrainOutcome::AwaitsKick => (State::Asleep, false),
-                    DrainOutcome::Held => (State::Held, false),
-                }
-            }
-        } else {
-            (State::Asleep, false)
-        };
-        self.sources.set(index, state);
-        busy
-    }
-
-    /// Delivers one frame of a batch.
-    #[inline]
-    fn dispatch(
-        &mut self,
-        port: u16,
-        pair: u8,
-        packet: &Packet,
-        batch: &Batch,
-        now: Nanos,
-    ) -> Step {
-        let segments = batch.segments(packet);
-        let mut ethernet = [0; ETHERNET];
-        peek(segments, &mut ethernet);
-        let [t0, t1, t2, t3, t4, t5, s0, s1, s2, s3, s4, s5, k0, k1] = ethernet;
-        let frame = Frame {
-            header: packet.header,
-            segments,
-            len: packet.len as usize,
-        };
-        if [k0, k1] == control::ETHER_TYPE.to_be_bytes() {
-            return self.control_frame(port, pair, segments, now);
-        }
-        let source = [s0, s1, s2, s3, s4, s5];
-        if let Some(step) = self.admit(port, source, packet.len.into(), now) {
-            return step;
-        }
-        let Some(table) = &mut self.table else {
-            let target = 1 - port;
-            return match self.deliver(target, pair, &frame, Some(now)) {
-                (Delivery::Delivered, _) => Step::Done,
-                (Delivery::Dropped(reason), _) => Step::Refused(reason),
-                (Delivery::Full, until) => {
-                    if let Some(guard) = self.guest_mut(port).and_then(|guest| guest.guard.as_mut())
-                    {
-                        guard.give_back(packet.len.into());
-                    }
-                    // A tap has a queue of its own for frames.
-                    let tap = matches!(self.ports.get(usize::from(port)), Some(Port::Tap(_)));
-                    Step::Blocked(until.filter(|until| !tap || *until <= now))
-                }
-            };
-        };
-        let target = [t0, t1, t2, t3, t4, t5];
-        match table.route(source, target, port, now) {
-            Route::Port(target) => {
-                let _ = self.deliver(target, pair, &frame, None);
-            }
-            Route::Flood => {
-                let guard = self.guest_mut(port).and_then(|guest| guest.guard.as_mut());
-                if guard.is_some_and(|guard| !guard.may_flood(now)) {
-                    self.note(port, Limit::Floods);
-                    return Step::Refused(DropReason::Storm);
-                }
-                for target in (0..).take(self.ports.len()) {
-                    if target != port {
-                        let _ = self.deliver(target, pair, &frame, None);
-                    }
-                }
-            }
-            Route::Nowhere => {}
-            Route::Forged => {
-                self.note(port, Limit::Addresses);
-                return Step::Refused(DropReason::ForeignAddress);
-            }
-        }
-        Step::Done
-    }
-
-    /// The result for a frame that its port's limits refuse.
-    #[inline]
-    fn admit(&mut self, port: u16, source: Mac, bytes: u64, now: Nanos) -> Option<Step> {
-        let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(port)) else {
-            return None;
-        };
-        let guard = guest.guard.as_deref_mut()?;
-        if guard.has_to_learn()
-            && self
-                .table
-                .as_ref()
-                .is_none_or(|table| !table.is_anothers(source, port))
-            && guard.learn(source)
-            && let Some(table) = &mut self.table
-        {
-            table.pin(source, port);
-        }
-        match guard.check(source, bytes, now) {
-            Verdict::Pass => None,
-            Verdict::Wait(until) => {
-                guest.counters.totals.throttled += 1;
-                self.note(port, Limit::Rate);
-                Some(Step::Limited(until))
-            }
-            Verdict::Foreign => {
-                self.note(port, Limit::Addresses);
-                Some(Step::Refused(DropReason::ForeignAddress))
-            }
-        }
-    }
-
-    /// Notes that a port exceeded a limit, to be logged once.
-    fn note(&mut self, port: u16, limit: Limit) {
-        let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(port)) else {
-            return;
-        };
-        // A port without limits of its own is logged each time. The log is rate-limited.
-        let mark_logged = guest
-            .guard
-            .as_mut()
-            .is_none_or(|guard| guard.mark_logged(limit));
-        if mark_logged && self.limited.len() < self.ports.len() {
-            self.limited.push((port, limit));
-        }
-    }
-
-    /// Answers a control frame of a guest. Those of taps are dropped.
-    fn control_frame(&mut self, port: u16, pair: u8, segments: &[Segment], now: Nanos) -> Step {
-        let Some(guest) = self.guest_mut(port) else {
-            return Step::Refused(DropReason::ForeignControl);
-        };
-        let mut bytes = [0; control::FRAME_LEN];
-        let len = peek(segments, &mut bytes);
-        if let Some(reply) = guest.control_frame(&bytes[..len], now) {
-            let segments = [own(&reply)];
-            let frame = whole(&segments, NetHeader::PLAIN, reply.len());
-            let _ = self.deliver(port, pair, &frame, None);
-        }
-        Step::Done
-    }
-
-    /// Puts a frame into a port's queue. `waiting` is the time, if the frame can wait for buffers; then the result has
-    /// the end of the wait.
-    fn deliver(
-        &mut self,
-        port: u16,
-        pair: u8,
-        frame: &Frame,
-        waiting: Option<Nanos>,
-    ) -> (Delivery, Option<Nanos>) {
-        let (delivery, pair) = match self.ports.get_mut(usize::from(port)) {
-            Some(Port::Tap(tap)) => (tap.deliver(pair.into(), frame), pair),
-            Some(Port::Guest(guest)) => match guest.receiving_pair(pair) {
-                None => (Delivery::Dropped(DropReason::NotRunning), pair),
-                Some(pair) => {
-                    let software = (&mut self.linear, &mut self.scratch);
-                    let result = deliver_to_guest(guest, pair, frame, software, waiting);
-                    let (delivery, until) = result.unwrap_or_else(|fault| {
-                        let queue = ring_number(pair.into(), Half::Rx);
-                        guest.fault(queue, fault);
-                        self.stopped.push(QueueFault { port, queue, fault });
-                        (Delivery::Dropped(DropReason::NotRunning), None)
-                    });
-                    if delivery == Delivery::Full {
-                        return (delivery, until);
-                    }
-                    (delivery, pair)
-                }
-            },
-            None => (Delivery::Dropped(DropReason::NotRunning), pair),
-        };
-        match delivery {
-            Delivery::Delivered => self.touch(port, pair, 1),
-            Delivery::Dropped(reason) => {
-                if let Some(port) = self.ports.get_mut(usize::from(port)) {
-                    port.counters().totals.drops.add(reason, 1);
-                }
-            }
-            Delivery::Full => {}
-        }
-        (delivery, None)
-    }
-
-    /// Publishes the frames of every receiver.
-    fn publish(&mut self, now: Nanos) {
-        for (port, pair, count) in self.touched.drain(..) {
-            self.deadlines.touch(port);
-            match self.ports.get_mut(usize::from(port)) {
-                Some(Port::Guest(guest)) => guest.publish(pair.into(), count, now),
-                Some(Port::Tap(tap)) => tap.publish(),
-                None => {}
-            }
-        }
     }
 }
