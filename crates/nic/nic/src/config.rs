@@ -55,81 +55,62 @@ pub enum ConfigError {
 
 /// The configuration of the program.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
     /// Guests' ports.
-    #[serde(default, rename = "port")]
+    #[serde(rename = "port")]
     pub ports: Vec<PortConfig>,
     /// Taps.
-    #[serde(default, rename = "tap")]
+    #[serde(rename = "tap")]
     pub taps: Vec<TapConfig>,
     /// Worker threads. A network belongs to one of them.
-    #[serde(default)]
     pub threads: Option<usize>,
     /// The socket of the operator's API.
-    #[serde(default)]
     pub api: Option<PathBuf>,
     /// The address for Prometheus: `unix:PATH` or `ADDRESS:PORT`.
-    #[serde(default)]
     pub metrics: Option<String>,
     /// A file with the bearer token that Prometheus must send, except on a UNIX socket. Required where other hosts
     /// reach the address.
-    #[serde(default)]
     pub metrics_token: Option<PathBuf>,
     /// The user to become once everything is open.
-    #[serde(default)]
     pub user: Option<String>,
     /// Whether to run without seccomp and Landlock, for debugging.
-    #[serde(default)]
     pub no_sandbox: bool,
 }
 
 /// A guest's port.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PortConfig {
     /// Its name: the socket's file name if absent.
-    #[serde(default)]
     pub name: String,
     /// Its network. Two members are a link, more are a switch.
-    #[serde(default)]
     pub network: String,
     /// The vhost-user socket.
-    #[serde(default)]
     pub socket_path: Option<PathBuf>,
     /// A socket that is open already, listening or connected.
-    #[serde(default)]
     pub fd: Option<i32>,
     /// Connects to the socket instead of listening on it.
-    #[serde(default)]
     pub client: bool,
     /// Queue pairs, 1 to 8.
-    #[serde(default = "most_pairs")]
     pub queue_pairs: u8,
     /// Whether checksum and segmentation offloads are offered.
-    #[serde(default = "yes")]
     pub offloads: bool,
     /// Whether its front end is not specific to NICs, such as that of User-mode Linux. Then the port offers the device's
     /// configuration space, and no packed rings, which such a front end starts with a wrong wrap counter.
-    #[serde(default)]
     pub generic: bool,
     /// The guest's address in the configuration space. Without it: the first that its limits allow.
-    #[serde(default, deserialize_with = "station")]
+    #[serde(deserialize_with = "station")]
     pub mac: Option<Mac>,
     /// The MTU in the configuration space.
-    #[serde(default)]
     pub mtu: Option<u16>,
     /// The data path of its frames.
-    #[serde(default)]
     pub datapath: Datapath,
     /// The controller.
-    #[serde(default)]
     pub hold: HoldSettings,
     /// How long its notifications may be held.
-    #[serde(default)]
     pub policy: Policy,
     /// The limits of its frames and memory.
-    #[serde(default)]
     pub limits: Limits,
 }
 
@@ -152,16 +133,8 @@ fn station<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Mac>, D::Error>
     address(&text).map(Some).map_err(D::Error::custom)
 }
 
-fn most_pairs() -> u8 {
-    MAX_PAIRS
-}
-
 fn one() -> u8 {
     1
-}
-
-fn yes() -> bool {
-    true
 }
 
 impl Default for PortConfig {

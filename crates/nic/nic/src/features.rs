@@ -1,6 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Feature bits of virtio, virtio-net and the vhost-user protocol.
 
+/// The operations of sets of bits.
+macro_rules! bits {
+    ($name:ident) => {
+        impl $name {
+            /// The features of either.
+            #[must_use]
+            pub const fn with(self, other: Self) -> Self {
+                Self(self.0 | other.0)
+            }
+
+            /// The features that `other` lacks.
+            #[must_use]
+            pub const fn without(self, other: Self) -> Self {
+                Self(self.0 & !other.0)
+            }
+
+            /// The features that both have.
+            #[must_use]
+            pub const fn within(self, other: Self) -> Self {
+                Self(self.0 & other.0)
+            }
+
+            /// Whether it has all features of `other`.
+            #[inline]
+            pub const fn has(self, other: Self) -> bool {
+                self.0 & other.0 == other.0
+            }
+        }
+    };
+}
+
 /// Negotiated or offered features of a device (virtio 1.2, 5.1.3 and 6; vhost-user "Feature bits").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features(pub u64);
@@ -105,30 +136,6 @@ impl Features {
     /// Features with fields in the device's configuration space.
     pub const OF_CONFIGURATION: Self = Self::MAC.with(Self::MTU).with(Self::STATUS).with(Self::MQ);
 
-    /// The features of both.
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// The features that `other` lacks.
-    #[must_use]
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    /// The features that both have.
-    #[must_use]
-    pub const fn within(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    /// Whether it has all features of `other`.
-    #[inline]
-    pub const fn has(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
     /// Bytes of the virtio-net header: without the last field for legacy guests that did not ask for
     /// mergeable buffers (virtio 1.2, 5.1.6.1).
     pub const fn header_len(self) -> usize {
@@ -181,21 +188,7 @@ impl ProtocolFeatures {
             | Self::INBAND_NOTIFICATIONS.0
             | Self::CONFIGURE_MEM_SLOTS.0,
     );
-
-    /// The features of both.
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// The features that `other` lacks.
-    #[must_use]
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    /// Whether it has all features of `other`.
-    pub const fn has(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
 }
+
+bits!(Features);
+bits!(ProtocolFeatures);

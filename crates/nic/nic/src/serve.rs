@@ -107,24 +107,20 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
             plan.add(config, &members, room)?;
         }
     }
+    let (api, metrics) = (config.api.as_deref(), config.metrics.as_deref());
+    let token = config.metrics_token.as_deref();
     let listeners = OperatorListeners {
-        api: config
-            .api
-            .as_deref()
+        api: api
             .map(|path| unix::listen(path, Users::Owner))
             .transpose()?,
-        metrics: config
-            .metrics
-            .as_deref()
-            .map(|address| server::listen_metrics(address, config.metrics_token.as_deref()))
+        metrics: metrics
+            .map(|at| server::listen_metrics(at, token))
             .transpose()?,
     };
     let in_kernel = plans.iter().any(|plan| plan.in_kernel);
     let senders: Vec<_> = plans.iter().map(|plan| plan.sender.clone()).collect();
-    let workers = plans
-        .into_iter()
-        .map(Plan::into_worker)
-        .collect::<Result<Vec<_>, _>>()?;
+    let workers = plans.into_iter().map(Plan::into_worker);
+    let workers = workers.collect::<Result<Vec<_>, _>>()?;
     // Timers as exact as the kernel can make them; threads inherit it.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut startup = Startup::connect();
@@ -219,25 +215,20 @@ impl Plan {
                 _ => None,
             };
             let is_alone = alone.is_some();
-            let kernel = match port
+            let chosen = port
                 .datapath
-                .choose(alone, port.queue_pairs, datapath::open)
-            {
+                .choose(alone, port.queue_pairs, datapath::open);
+            let kernel = match chosen {
                 Err(why) if port.datapath == Datapath::Kernel => {
                     let port = port.name.clone();
                     return Err(ServeError::Kernel { port, why });
                 }
                 chosen => chosen,
             };
-            let mut guest = Guest::new(
-                id,
-                port.queue_pairs,
-                port.features(),
-                port.hold,
-                port.policy,
-            )
-            .with_limits(&port.limits.or_by_room(room, config.ports.len()))
-            .with_datapath(kernel);
+            let (pairs, features) = (port.queue_pairs, port.features());
+            let mut guest = Guest::new(id, pairs, features, port.hold, port.policy)
+                .with_limits(&port.limits.or_by_room(room, config.ports.len()))
+                .with_datapath(kernel);
             if port.generic {
                 guest = guest.with_config_space(port.address(), port.mtu);
             }

@@ -37,13 +37,9 @@ impl Controller for Fixed {
         self.budget = budget;
     }
 
-    fn received(&mut self, _: Nanos, _: u32, _: u16) {}
-
     fn hold_rx(&mut self, now: Nanos) -> Nanos {
         now + self.of_budget(self.rx)
     }
-
-    fn signalled(&mut self, _: Nanos, _: u32) {}
 
     fn hold_tx(&mut self, now: Nanos) -> Nanos {
         now + self.of_budget(self.tx)

@@ -37,13 +37,13 @@ pub trait Controller: Send + std::fmt::Debug {
     fn set_budget(&mut self, budget: Nanos);
 
     /// Packets were put into the RX ring of `ring_size` entries.
-    fn received(&mut self, now: Nanos, packets: u32, ring_size: u16);
+    fn received(&mut self, _now: Nanos, _packets: u32, _ring_size: u16) {}
 
     /// The guest wants a signal for received packets and none is held. Returns until when to hold it.
     fn hold_rx(&mut self, now: Nanos) -> Nanos;
 
     /// A signal for `packets` packets leaves now.
-    fn signalled(&mut self, now: Nanos, packets: u32);
+    fn signalled(&mut self, _now: Nanos, _packets: u32) {}
 
     /// The worker was woken by a hold alone, which begins, or ends with nothing to signal or drain.
     fn woken_for_nothing(&mut self) {}

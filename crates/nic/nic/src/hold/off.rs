@@ -10,13 +10,9 @@ pub struct Off;
 impl Controller for Off {
     fn set_budget(&mut self, _: Nanos) {}
 
-    fn received(&mut self, _: Nanos, _: u32, _: u16) {}
-
     fn hold_rx(&mut self, now: Nanos) -> Nanos {
         now
     }
-
-    fn signalled(&mut self, _: Nanos, _: u32) {}
 
     fn hold_tx(&mut self, now: Nanos) -> Nanos {
         now

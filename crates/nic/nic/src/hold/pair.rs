@@ -171,14 +171,7 @@ impl PairHold {
                 held.packets = held.packets.saturating_add(batch.packets);
                 *held
             }
-            None => {
-                let due = self.controller.hold_rx(now).min(now + self.rx_bound.budget);
-                HeldSignal {
-                    since: now,
-                    packets: batch.packets,
-                    due,
-                }
-            }
+            None => self.new_signal(now, batch.packets),
         };
         self.rx = Some(held);
         let low = u32::from(batch.free) * 4 < u32::from(batch.ring_size);
@@ -263,24 +256,24 @@ impl PairHold {
     /// Begins the hold that would follow a signal before its first packet, so that the packet need not wake the
     /// worker. The hold's age counts from now on, so that it is never understated.
     pub fn anticipate(&mut self, now: Nanos) {
-        let due = self.controller.hold_rx(now).min(now + self.rx_bound.budget);
-        if self.rx.is_none() && due > now {
-            self.rx = Some(HeldSignal {
-                since: now,
-                packets: 0,
-                due,
-            });
+        let held = self.new_signal(now, 0);
+        if self.rx.is_none() && held.due > now {
+            self.rx = Some(held);
+        }
+    }
+
+    fn new_signal(&mut self, now: Nanos, packets: u32) -> HeldSignal {
+        HeldSignal {
+            since: now,
+            packets,
+            due: self.controller.hold_rx(now).min(now + self.rx_bound.budget),
         }
     }
 
     /// When [`PairHold::expired`] must be called, if anything is held.
     pub fn deadline(&self) -> Option<Nanos> {
-        let rx = self.rx.map(|held| held.due);
-        let tx = self.tx.map(|held| held.due);
-        match (rx, tx) {
-            (Some(rx), Some(tx)) => Some(rx.min(tx)),
-            (rx, tx) => rx.or(tx),
-        }
+        let rx = self.rx.iter().map(|held| held.due);
+        rx.chain(self.tx.iter().map(|held| held.due)).min()
     }
 
     /// Ends the holds whose deadline has passed. A drain that is due stays due until

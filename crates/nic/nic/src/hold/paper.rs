@@ -81,8 +81,6 @@ impl Controller for Paper {
         now + self.budget.share(self.estimate.received)
     }
 
-    fn signalled(&mut self, _: Nanos, _: u32) {}
-
     fn hold_tx(&mut self, now: Nanos) -> Nanos {
         self.update(now);
         now + self.budget.share(self.estimate.sent)

@@ -255,18 +255,7 @@ impl Pager {
 
 /// `argument` is of the type that the request's number names.
 fn ask<T>(faults: &OwnedFd, request: u32, argument: &mut T) -> Result<(), Errno> {
-    // SAFETY: each request above reads, or writes, a `T` of its own, which lives; what is mapped is not changed but for
-    // pages that did not exist.
-    let result = unsafe {
-        libc::ioctl(
-            faults.as_raw_fd(),
-            request as _,
-            std::ptr::from_mut(argument),
-        )
-    };
-    if result < 0 {
-        let cause = io::Error::last_os_error();
-        return Err(Errno::from_io_error(&cause).unwrap_or(Errno::INVAL));
-    }
-    Ok(())
+    // SAFETY: each request above reads, or writes, a `T` of its own; what is mapped is not changed but for pages that
+    // did not exist.
+    unsafe { crate::vhost_net::ioctl(faults, request, argument) }
 }

@@ -9,27 +9,21 @@ use std::num::NonZeroU64;
 
 /// The limits that an operator sets for a port. Without them, only memory is limited: see [`Limits::or_by_room`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Limits {
     /// The source addresses of its frames.
-    #[serde(default)]
     pub addresses: Option<Addresses>,
     /// The rate of frames. More wait in the guest's ring.
-    #[serde(default)]
     pub packets: Option<Rate>,
     /// The rate of bytes of frames, without virtio-net headers. More wait in the guest's ring.
-    #[serde(default)]
     pub bytes: Option<Rate>,
     /// The rate of frames that a switch sends to all ports: broadcast, multicast, to unknown addresses. More are
     /// dropped.
-    #[serde(default)]
     pub floods: Option<Rate>,
     /// Bytes of memory that its front end may share.
-    #[serde(default)]
     pub memory: Option<NonZeroU64>,
     /// Bytes of that memory that this program may populate. They are untouched pages, which the kernel charges to this
     /// program.
-    #[serde(default)]
     pub populate: Option<NonZeroU64>,
 }
 
@@ -267,22 +261,20 @@ impl Guard {
         if let Some(until) = waits.max() {
             return Verdict::Wait(until);
         }
-        if let Some(packets) = &mut self.packets {
-            packets.take(1, now);
-        }
-        if let Some(of_bytes) = &mut self.bytes {
-            of_bytes.take(bytes, now);
+        for (bucket, units) in [(&mut self.packets, 1), (&mut self.bytes, bytes)] {
+            if let Some(bucket) = bucket {
+                bucket.take(units, now);
+            }
         }
         Verdict::Pass
     }
 
     /// Takes back the count of a frame that passed and comes again.
     pub fn give_back(&mut self, bytes: u64) {
-        if let Some(packets) = &mut self.packets {
-            packets.give_back(1);
-        }
-        if let Some(of_bytes) = &mut self.bytes {
-            of_bytes.give_back(bytes);
+        for (bucket, units) in [(&mut self.packets, 1), (&mut self.bytes, bytes)] {
+            if let Some(bucket) = bucket {
+                bucket.give_back(units);
+            }
         }
     }
 

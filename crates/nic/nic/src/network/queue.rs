@@ -4,7 +4,7 @@
 use crate::features::Features;
 use crate::memory::GuestMemory;
 use crate::poller::{Poller, Token};
-use crate::protocol::{self, ProtocolError};
+use crate::protocol::{self, ProtocolError, refuse};
 use crate::ring::{Ring, RingAddresses, RingFault, RingView};
 use crate::signal;
 use crate::vhost_net::Half;
@@ -21,12 +21,7 @@ pub(super) fn ring_number(pair: usize, half: Half) -> usize {
 /// The pair and the half of a ring with this number.
 #[inline]
 pub(super) fn pair_and_half(number: usize) -> (usize, Half) {
-    let half = if number.is_multiple_of(2) {
-        Half::Rx
-    } else {
-        Half::Tx
-    };
-    (number / 2, half)
+    (number / 2, Half::of_queue(number))
 }
 
 /// The way to signal a driver.
@@ -63,9 +58,9 @@ impl Queue {
                 self.size = size;
                 Ok(())
             }
-            _ => Err(ProtocolError::Refused(
+            _ => refuse(
                 "a ring's size is up to 32,768, a power of two unless packed, set before it starts",
-            )),
+            ),
         }
     }
 
@@ -75,9 +70,7 @@ impl Queue {
 
     pub(super) fn set_base(&mut self, base: u16) -> Result<(), ProtocolError> {
         if self.is_started() {
-            return Err(ProtocolError::Refused(
-                "a ring's base is set before it starts",
-            ));
+            return refuse("a ring's base is set before it starts");
         }
         self.base = base;
         Ok(())
@@ -226,9 +219,9 @@ impl Queue {
         }
         let ring = Ring::new(memory, &self.addresses, self.size, self.base, features);
         if ring.is_none() {
-            return Err(ProtocolError::Refused(
+            return refuse(
                 "a ring is started that is not all in guest memory, aligned, with a size",
-            ));
+            );
         }
         self.ring = ring;
         // Entries of an earlier ring may need a signal.
@@ -286,9 +279,7 @@ impl Queue {
 /// does not depend on them.
 fn event(file: OwnedFd) -> Result<OwnedFd, ProtocolError> {
     if !signal::is_event(&file) {
-        return Err(ProtocolError::Refused(
-            "a kick, call or error descriptor is not an eventfd",
-        ));
+        return refuse("a kick, call or error descriptor is not an eventfd");
     }
     Ok(file)
 }

@@ -73,12 +73,17 @@ impl MacTable {
             seen: Nanos::ZERO,
             pinned: true,
         };
+        self.insert(address, entry);
+    }
+
+    /// Inserts or replaces an entry, and counts it.
+    fn insert(&mut self, address: Mac, entry: Entry) {
         if let Some(old) = self.entries.insert(address, entry)
             && let Some(count) = self.counts.get_mut(usize::from(old.port))
         {
             *count = count.saturating_sub(1);
         }
-        if let Some(count) = self.counts.get_mut(usize::from(port)) {
+        if let Some(count) = self.counts.get_mut(usize::from(entry.port)) {
             *count += 1;
         }
     }
@@ -124,9 +129,9 @@ impl MacTable {
             Some(entry) if entry.pinned => return false,
             _ => {}
         }
-        if self.counts.get(usize::from(port)).copied() >= Some(ADDRESSES_PER_PORT) {
+        if self.is_full(port) {
             self.forget_old(now);
-            if self.counts.get(usize::from(port)).copied() >= Some(ADDRESSES_PER_PORT) {
+            if self.is_full(port) {
                 return true;
             }
         }
@@ -135,16 +140,12 @@ impl MacTable {
             seen: now,
             pinned: false,
         };
-        let old = self.entries.insert(source, entry);
-        if let Some(old) = old
-            && let Some(count) = self.counts.get_mut(usize::from(old.port))
-        {
-            *count = count.saturating_sub(1);
-        }
-        if let Some(count) = self.counts.get_mut(usize::from(port)) {
-            *count += 1;
-        }
+        self.insert(source, entry);
         true
+    }
+
+    fn is_full(&self, port: u16) -> bool {
+        self.counts.get(usize::from(port)) >= Some(&ADDRESSES_PER_PORT)
     }
 
     /// Removes the addresses of a port whose front end has gone, except pinned ones.

@@ -14,9 +14,11 @@ use crate::memory::{Segment, own, peek, peek_from};
 use crate::poller::{Poller, PortId, Token};
 use crate::ring::Place;
 use crate::telemetry::{DropReason, PortCounters};
+use crate::vhost_net::ioctl;
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, types};
 use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -256,30 +258,22 @@ impl TapQueue {
             what,
             cause,
         };
-        let file = open(
-            "/dev/net/tun",
-            OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK,
-            Mode::empty(),
-        )
-        .map_err(|cause| failed("open /dev/net/tun", cause.into()))?;
-        // SAFETY: all-zero is a valid `ifreq`.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-            *to = libc::c_char::from_ne_bytes([from]);
-        }
+        let mode = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = open("/dev/net/tun", mode, Mode::empty())
+            .map_err(|cause| failed("open /dev/net/tun", cause.into()))?;
         let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
         if several {
             flags |= libc::IFF_MULTI_QUEUE;
         }
-        request.ifr_ifru.ifru_flags = flags.try_into().unwrap_or(0);
-        // SAFETY: TUNSETIFF reads and writes an `ifreq`, which lives.
-        let result =
-            unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
-        if result < 0 {
-            return Err(failed("attach to it", io::Error::last_os_error()));
+        let mut request = interface(flags);
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = libc::c_char::from_ne_bytes([from]);
         }
+        // SAFETY: TUNSETIFF reads and writes an `ifreq`.
+        unsafe { ioctl(&file, libc::TUNSETIFF as u32, &mut request) }
+            .map_err(|cause| failed("attach to it", cause.into()))?;
         set_header_len(&file, HEADER_LEN)
-            .map_err(|cause| failed("set the size of its headers", cause))?;
+            .map_err(|cause| failed("set the size of its headers", cause.into()))?;
         // A kernel or a sandbox without it costs a system call a frame.
         let ring = restricted()
             .ok()
@@ -466,29 +460,29 @@ impl TapQueue {
     }
 }
 
-fn set_header_len(file: &OwnedFd, len: usize) -> io::Result<()> {
-    let len = libc::c_int::try_from(len).unwrap_or(0);
-    // SAFETY: TUNSETVNETHDRSZ reads an int, which lives.
-    let result =
-        unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const len) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+fn set_header_len(file: &OwnedFd, len: usize) -> Result<(), Errno> {
+    let mut len = libc::c_int::try_from(len).unwrap_or(0);
+    // SAFETY: TUNSETVNETHDRSZ reads an int.
+    unsafe { ioctl(file, libc::TUNSETVNETHDRSZ as u32, &mut len) }
+}
+
+/// A request about an interface.
+fn interface(flags: libc::c_int) -> libc::ifreq {
+    // SAFETY: all-zero is a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_ifru.ifru_flags = flags.try_into().unwrap_or(0);
+    request
 }
 
 /// Attaches or detaches one queue of several. On failure a detached queue keeps frames that are not read.
 fn attach(file: &OwnedFd, attach: bool) {
-    // SAFETY: all-zero is a valid `ifreq`.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let flag = if attach {
         libc::IFF_ATTACH_QUEUE
     } else {
         libc::IFF_DETACH_QUEUE
     };
-    request.ifr_ifru.ifru_flags = flag.try_into().unwrap_or(0);
-    // SAFETY: TUNSETQUEUE reads an `ifreq`, which lives.
-    unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETQUEUE as _, &raw mut request) };
+    // SAFETY: TUNSETQUEUE reads an `ifreq`.
+    let _ = unsafe { ioctl(file, libc::TUNSETQUEUE as u32, &mut interface(flag)) };
 }
 
 /// A ring restricted to reads and writes, because seccomp does not see its operations.
@@ -502,17 +496,10 @@ fn restricted() -> io::Result<IoUring> {
 
 /// Returns the ring if its operations on a tap never wait, as since Linux 6.4.
 fn without_waiting(mut ring: IoUring, file: &OwnedFd) -> Option<IoUring> {
-    let mut buffer = [vec![0].into_boxed_slice()];
+    let (mut buffer, mut pending) = ([vec![0].into_boxed_slice()], VecDeque::new());
     let mut supported = true;
-    read_batch(
-        &mut ring,
-        file,
-        &mut buffer,
-        &mut VecDeque::new(),
-        |result| {
-            supported = result != -libc::EOPNOTSUPP;
-        },
-    );
+    let failed = |result| supported = result != -libc::EOPNOTSUPP;
+    read_batch(&mut ring, file, &mut buffer, &mut pending, failed);
     supported.then_some(ring)
 }
 
@@ -555,13 +542,11 @@ fn finish(ring: &mut IoUring, pushed: usize, mut completed: impl FnMut(u64, i32)
     while left > 0 {
         match ring.submit_and_wait(left) {
             Ok(_) => {}
-            Err(cause)
-                if matches!(
-                    cause.raw_os_error(),
-                    Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
-                ) => {}
-            // The ring itself is broken, which no input can cause.
-            Err(_) => return,
+            Err(cause) => match cause.raw_os_error() {
+                Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => {}
+                // The ring itself is broken, which no input can cause.
+                _ => return,
+            },
         }
         for entry in ring.completion() {
             left = left.saturating_sub(1);

@@ -12,6 +12,14 @@ mod tests;
 pub use connection::{Connection, call, config_changed};
 pub use request::{Message, Reply, Request, VringAddress};
 
+/// Refuses a request for this reason.
+///
+/// # Errors
+/// Always.
+pub fn refuse<T>(why: &'static str) -> Result<T, ProtocolError> {
+    Err(ProtocolError::Refused(why))
+}
+
 /// Why a front end is disconnected.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtocolError {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The messages of the protocol as types.
 
-use super::ProtocolError;
+use super::{ProtocolError, refuse};
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::Mac;
 use crate::memory::RegionDescription;
@@ -137,37 +137,63 @@ pub enum Reply {
 
 /// Takes little-endian numbers off the front of a payload. (The protocol is in the host's order;
 /// vhost-user peers share a host.)
-struct Fields<'a>(&'a [u8]);
+struct Fields<'a> {
+    code: u32,
+    payload: &'a [u8],
+    rest: &'a [u8],
+}
 
 impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (field, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*field)
+    /// The error of a payload that is too short or too long.
+    fn wrong(&self) -> ProtocolError {
+        ProtocolError::Size {
+            code: self.code,
+            size: self.payload.len(),
+        }
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], ProtocolError> {
+        let taken = self.rest.split_first_chunk::<N>();
+        let (field, rest) = taken.ok_or_else(|| self.wrong())?;
+        self.rest = rest;
+        Ok(*field)
+    }
+
+    fn u32(&mut self) -> Result<u32, ProtocolError> {
         self.take().map(u32::from_ne_bytes)
     }
 
-    fn u64(&mut self) -> Option<u64> {
+    fn u64(&mut self) -> Result<u64, ProtocolError> {
         self.take().map(u64::from_ne_bytes)
     }
 
-    /// A range of the configuration space, whose bytes are the rest of the payload: its start, its flags and its bytes.
-    fn config(&mut self) -> Option<(u32, u32, Vec<u8>)> {
-        let (offset, size, flags) = (self.u32()?, self.u32()?, self.u32()?);
-        let bytes = std::mem::take(&mut self.0);
-        (usize::try_from(size) == Ok(bytes.len())).then(|| (offset, flags, bytes.to_vec()))
+    /// A number that fits into fewer bits; others are refused with the reason.
+    fn narrow<T: TryFrom<u64>>(&mut self, why: &'static str) -> Result<T, ProtocolError> {
+        T::try_from(self.u64()?).map_err(|_| ProtocolError::Refused(why))
     }
 
-    fn region(&mut self) -> Option<RegionDescription> {
-        Some(RegionDescription {
+    /// A range of the configuration space, whose bytes are the rest of the payload: its start, its flags and its bytes.
+    fn config(&mut self) -> Result<(u32, u32, Vec<u8>), ProtocolError> {
+        let (offset, size, flags) = (self.u32()?, self.u32()?, self.u32()?);
+        if usize::try_from(size) != Ok(self.rest.len()) {
+            return Err(self.wrong());
+        }
+        Ok((offset, flags, std::mem::take(&mut self.rest).to_vec()))
+    }
+
+    fn region(&mut self) -> Result<RegionDescription, ProtocolError> {
+        Ok(RegionDescription {
             guest: self.u64()?,
             size: self.u64()?,
             user: self.u64()?,
             offset: self.u64()?,
         })
+    }
+
+    /// A region after a padding.
+    fn padded_region(&mut self) -> Result<RegionDescription, ProtocolError> {
+        self.u64()?;
+        self.region()
     }
 }
 
@@ -184,184 +210,108 @@ impl Request {
             ..
         } = message;
         let mut files = Files { code, descriptors };
-        let mut fields = Fields(&payload);
-        let request = Self::parse(code, &mut fields, &mut files)?;
-        let size = payload.len();
-        match request {
-            Some(request) if fields.0.is_empty() => {
-                files.none()?;
-                Ok(request)
-            }
-            _ => Err(ProtocolError::Size { code, size }),
+        let mut fields = Fields {
+            code,
+            payload: &payload,
+            rest: &payload,
+        };
+        let request = Self::parse(&mut fields, &mut files)?;
+        if !fields.rest.is_empty() {
+            return Err(fields.wrong());
         }
+        files.must_be(0)?;
+        Ok(request)
     }
 
-    /// `None` when the payload is too short.
-    fn parse(
-        code: u32,
-        fields: &mut Fields,
-        files: &mut Files,
-    ) -> Result<Option<Self>, ProtocolError> {
-        let request = match code {
-            1 => Some(Self::GetFeatures),
-            2 => fields.u64().map(|bits| Self::SetFeatures(Features(bits))),
-            3 => Some(Self::SetOwner),
-            4 => Some(Self::ResetOwner),
-            5 => Self::mem_table(fields, files)?,
-            6 => match (fields.u64(), fields.u64()) {
-                (Some(size), Some(offset)) => Some(Self::SetLogBase {
-                    size,
-                    offset,
-                    file: files.one()?,
-                }),
-                _ => None,
+    fn parse(fields: &mut Fields, files: &mut Files) -> Result<Self, ProtocolError> {
+        Ok(match fields.code {
+            1 => Self::GetFeatures,
+            2 => Self::SetFeatures(Features(fields.u64()?)),
+            3 => Self::SetOwner,
+            4 => Self::ResetOwner,
+            5 => Self::SetMemTable(mem_table(fields, files)?),
+            6 => Self::SetLogBase {
+                size: fields.u64()?,
+                offset: fields.u64()?,
+                file: files.one()?,
             },
             7 => {
                 // Some front ends send a meaningless number with it.
                 let _ = fields.u64();
-                Some(Self::SetLogFd(files.descriptors.pop()))
+                Self::SetLogFd(files.descriptors.pop())
             }
-            8 => fields
-                .u32()
-                .zip(fields.u32())
-                .map(|(queue, size)| Self::SetVringNum { queue, size }),
-            9 => Self::vring_addr(fields),
-            10 => fields
-                .u32()
-                .zip(fields.u32())
-                .map(|(queue, base)| Self::SetVringBase { queue, base }),
-            11 => fields
-                .u32()
-                .zip(fields.u32())
-                .map(|(queue, _)| Self::GetVringBase { queue }),
-            12 => files
-                .vring(fields)?
-                .map(|(queue, file)| Self::SetVringKick { queue, file }),
-            13 => files
-                .vring(fields)?
-                .map(|(queue, file)| Self::SetVringCall { queue, file }),
-            14 => files
-                .vring(fields)?
-                .map(|(queue, file)| Self::SetVringErr { queue, file }),
-            15 => Some(Self::GetProtocolFeatures),
-            16 => fields
-                .u64()
-                .map(|bits| Self::SetProtocolFeatures(ProtocolFeatures(bits))),
-            17 => Some(Self::GetQueueNum),
-            18 => match fields.u32().zip(fields.u32()) {
-                Some((queue, value @ 0..=1)) => Some(Self::SetVringEnable {
+            8 => Self::SetVringNum {
+                queue: fields.u32()?,
+                size: fields.u32()?,
+            },
+            9 => Self::SetVringAddr(vring_addr(fields)?),
+            10 => Self::SetVringBase {
+                queue: fields.u32()?,
+                base: fields.u32()?,
+            },
+            11 => {
+                let (queue, _) = (fields.u32()?, fields.u32()?);
+                Self::GetVringBase { queue }
+            }
+            12 => {
+                let (queue, file) = files.vring(fields)?;
+                Self::SetVringKick { queue, file }
+            }
+            13 => {
+                let (queue, file) = files.vring(fields)?;
+                Self::SetVringCall { queue, file }
+            }
+            14 => {
+                let (queue, file) = files.vring(fields)?;
+                Self::SetVringErr { queue, file }
+            }
+            15 => Self::GetProtocolFeatures,
+            16 => Self::SetProtocolFeatures(ProtocolFeatures(fields.u64()?)),
+            17 => Self::GetQueueNum,
+            18 => match (fields.u32()?, fields.u32()?) {
+                (queue, value @ 0..=1) => Self::SetVringEnable {
                     queue,
                     enable: value == 1,
-                }),
-                Some(_) => return Err(ProtocolError::Refused("a ring is enabled with 0 or 1")),
-                None => None,
+                },
+                _ => return refuse("a ring is enabled with 0 or 1"),
             },
-            19 => fields.take::<8>().map(|bytes| {
-                let [a, b, c, d, e, f, ..] = bytes;
-                Self::SendRarp([a, b, c, d, e, f])
-            }),
-            20 => match fields.u64().map(u16::try_from) {
-                Some(Ok(mtu)) => Some(Self::NetSetMtu(mtu)),
-                Some(Err(_)) => return Err(ProtocolError::Refused("an MTU is below 65,536")),
-                None => None,
-            },
-            21 => Some(Self::SetBackendReqFd(files.one()?)),
-            24 => fields
-                .config()
-                .map(|(offset, flags, bytes)| Self::GetConfig {
+            19 => {
+                let [mac @ .., _, _] = fields.take::<8>()?;
+                Self::SendRarp(mac)
+            }
+            20 => Self::NetSetMtu(fields.narrow("an MTU is below 65,536")?),
+            21 => Self::SetBackendReqFd(files.one()?),
+            24 => {
+                let (offset, flags, bytes) = fields.config()?;
+                Self::GetConfig {
                     offset,
                     // A payload has less than 1 KiB.
                     size: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
                     flags,
-                }),
-            25 => fields
-                .config()
-                .map(|(offset, _, bytes)| Self::SetConfig { offset, bytes }),
-            28..=30 => return Err(ProtocolError::Postcopy),
-            34 => Some(Self::ResetDevice),
-            35 => fields
-                .u32()
-                .zip(fields.u32())
-                .map(|(queue, _)| Self::VringKick { queue }),
-            36 => Some(Self::GetMaxMemSlots),
-            // A padding comes before the region.
-            37 => {
-                let region = fields.u64().and_then(|_| fields.region());
-                match region {
-                    Some(region) => Some(Self::AddMemReg(region, files.one()?)),
-                    None => None,
                 }
             }
+            25 => {
+                let (offset, _, bytes) = fields.config()?;
+                Self::SetConfig { offset, bytes }
+            }
+            28..=30 => return Err(ProtocolError::Postcopy),
+            34 => Self::ResetDevice,
+            35 => {
+                let (queue, _) = (fields.u32()?, fields.u32()?);
+                Self::VringKick { queue }
+            }
+            36 => Self::GetMaxMemSlots,
+            37 => Self::AddMemReg(fields.padded_region()?, files.one()?),
             38 => {
-                let region = fields.u64().and_then(|_| fields.region());
+                let region = fields.padded_region()?;
                 // Front ends differ in whether they send the region's descriptor again.
                 files.descriptors.pop();
-                region.map(Self::RemMemReg)
+                Self::RemMemReg(region)
             }
-            39 => match fields.u64().map(u8::try_from) {
-                Some(Ok(status)) => Some(Self::SetStatus(status)),
-                Some(Err(_)) => {
-                    return Err(ProtocolError::Refused("a device's status has 8 bits"));
-                }
-                None => None,
-            },
-            40 => Some(Self::GetStatus),
-            _ => return Err(ProtocolError::Unsupported(code)),
-        };
-        Ok(request)
-    }
-
-    fn mem_table(fields: &mut Fields, files: &mut Files) -> Result<Option<Self>, ProtocolError> {
-        let Some((count, _padding)) = fields.u32().zip(fields.u32()) else {
-            return Ok(None);
-        };
-        if count > TABLE_REGIONS {
-            return Err(ProtocolError::Refused(
-                "a memory table has at most 8 regions",
-            ));
-        }
-        let want = count as usize;
-        let have = files.descriptors.len();
-        if have != want {
-            let code = files.code;
-            return Err(ProtocolError::Descriptors { code, have, want });
-        }
-        let regions: Option<Vec<_>> = (0..count).map(|_| fields.region()).collect();
-        // Linux's own front end (User-mode Linux) sends a table of two, of which it may use one.
-        for _ in count..TABLE_REGIONS {
-            if fields.0.is_empty() {
-                break;
-            }
-            let Some(_unused) = fields.region() else {
-                return Ok(None);
-            };
-        }
-        Ok(regions.map(|regions| {
-            Self::SetMemTable(
-                regions
-                    .into_iter()
-                    .zip(files.descriptors.drain(..))
-                    .collect(),
-            )
-        }))
-    }
-
-    fn vring_addr(fields: &mut Fields) -> Option<Self> {
-        let queue = fields.u32()?;
-        let flags = fields.u32()?;
-        let descriptors = fields.u64()?;
-        let used = fields.u64()?;
-        let available = fields.u64()?;
-        let log = fields.u64()?;
-        Some(Self::SetVringAddr(VringAddress {
-            queue,
-            addresses: RingAddresses {
-                descriptors,
-                available,
-                used,
-                used_log: (flags & LOG_USED != 0).then_some(log),
-            },
-        }))
+            39 => Self::SetStatus(fields.narrow("a device's status has 8 bits")?),
+            40 => Self::GetStatus,
+            code => return Err(ProtocolError::Unsupported(code)),
+        })
     }
 
     /// Whether it starts, stops or changes rings.
@@ -431,42 +381,72 @@ struct Files {
 }
 
 impl Files {
-    fn wrong(&self, want: usize) -> ProtocolError {
-        ProtocolError::Descriptors {
-            code: self.code,
-            have: self.descriptors.len(),
-            want,
+    /// # Errors
+    /// When there are more or fewer than `want`.
+    fn must_be(&self, want: usize) -> Result<(), ProtocolError> {
+        let (code, have) = (self.code, self.descriptors.len());
+        if have == want {
+            return Ok(());
         }
+        Err(ProtocolError::Descriptors { code, have, want })
     }
 
     fn one(&mut self) -> Result<OwnedFd, ProtocolError> {
-        if self.descriptors.len() != 1 {
-            return Err(self.wrong(1));
-        }
-        self.descriptors.pop().ok_or_else(|| self.wrong(1))
-    }
-
-    fn none(&self) -> Result<(), ProtocolError> {
-        if self.descriptors.is_empty() {
-            Ok(())
-        } else {
-            Err(self.wrong(0))
-        }
+        let (code, have) = (self.code, self.descriptors.len());
+        let file = self.descriptors.pop().filter(|_| have == 1);
+        file.ok_or(ProtocolError::Descriptors {
+            code,
+            have,
+            want: 1,
+        })
     }
 
     /// The payload of SET_VRING_KICK, CALL and ERR: a ring and, mostly, a descriptor.
-    fn vring(
-        &mut self,
-        fields: &mut Fields,
-    ) -> Result<Option<(u32, Option<OwnedFd>)>, ProtocolError> {
-        let Some(number) = fields.u64() else {
-            return Ok(None);
-        };
+    fn vring(&mut self, fields: &mut Fields) -> Result<(u32, Option<OwnedFd>), ProtocolError> {
+        let number = fields.u64()?;
         #[expect(clippy::cast_possible_truncation, reason = "the low byte is the ring")]
         let queue = u32::from(number as u8);
         if number & NO_DESCRIPTOR != 0 {
-            return Ok(Some((queue, None)));
+            return Ok((queue, None));
         }
-        Ok(Some((queue, Some(self.one()?))))
+        Ok((queue, Some(self.one()?)))
     }
+}
+
+fn mem_table(
+    fields: &mut Fields,
+    files: &mut Files,
+) -> Result<Vec<(RegionDescription, OwnedFd)>, ProtocolError> {
+    let (count, _padding) = (fields.u32()?, fields.u32()?);
+    if count > TABLE_REGIONS {
+        return refuse("a memory table has at most 8 regions");
+    }
+    files.must_be(count as usize)?;
+    let regions = (0..count).map(|_| fields.region());
+    let regions = regions.collect::<Result<Vec<_>, _>>()?;
+    // Linux's own front end (User-mode Linux) sends a table of two, of which it may use one.
+    for _ in count..TABLE_REGIONS {
+        if !fields.rest.is_empty() {
+            let _unused = fields.region()?;
+        }
+    }
+    Ok(regions
+        .into_iter()
+        .zip(files.descriptors.drain(..))
+        .collect())
+}
+
+fn vring_addr(fields: &mut Fields) -> Result<VringAddress, ProtocolError> {
+    let (queue, flags) = (fields.u32()?, fields.u32()?);
+    let (descriptors, used, available) = (fields.u64()?, fields.u64()?, fields.u64()?);
+    let log = fields.u64()?;
+    Ok(VringAddress {
+        queue,
+        addresses: RingAddresses {
+            descriptors,
+            available,
+            used,
+            used_log: (flags & LOG_USED != 0).then_some(log),
+        },
+    })
 }

@@ -34,13 +34,12 @@ impl Descriptor {
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "takes a word apart")]
     pub fn packed(address: u64, rest: u64) -> Self {
+        let split = Self::split(address, rest);
         Self {
-            address: u64::from_le(address),
-            len: u64::from_le(rest) as u32,
-            flags: (u64::from_le(rest) >> 48) as u16,
-            next: (u64::from_le(rest) >> 32) as u16,
+            flags: split.next,
+            next: split.flags,
+            ..split
         }
     }
 
@@ -95,7 +94,7 @@ impl<'a> Walk<'a> {
     /// Appends a descriptor's buffer, as one segment for each region that it touches. A buffer of no bytes is a segment
     /// too: it takes as long to read, and a table may claim 2^28 of them.
     #[inline]
-    pub fn append(&mut self, descriptor: Descriptor) -> Result<(), RingFault> {
+    fn append(&mut self, descriptor: Descriptor) -> Result<(), RingFault> {
         let writable = descriptor.flags & WRITE != 0;
         if self.direction != Direction::Request
             && writable != (self.direction == Direction::Writable)
@@ -128,9 +127,29 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Appends a descriptor of a ring that may have `indirect` ones: its buffer, or its table of entries that are
+    /// `chained` or follow each other. Returns whether it is the last of its chain.
+    #[inline]
+    pub fn step(
+        &mut self,
+        descriptor: Descriptor,
+        chained: bool,
+        indirect: bool,
+    ) -> Result<bool, RingFault> {
+        if descriptor.flags & INDIRECT == 0 {
+            self.append(descriptor)?;
+            return Ok(descriptor.flags & NEXT == 0);
+        }
+        if !indirect || descriptor.flags & NEXT != 0 {
+            return Err(RingFault::IndirectPlace);
+        }
+        self.append_table(descriptor, chained)?;
+        Ok(true)
+    }
+
     /// Appends an indirect table, whose entries are chained (split rings) or simply follow each
     /// other (packed rings).
-    pub fn append_table(&mut self, table: Descriptor, chained: bool) -> Result<(), RingFault> {
+    fn append_table(&mut self, table: Descriptor, chained: bool) -> Result<(), RingFault> {
         if table.len == 0 || !table.len.is_multiple_of(BYTES) {
             return Err(RingFault::IndirectSize);
         }
@@ -159,19 +178,15 @@ impl<'a> Walk<'a> {
                 return Err(RingFault::IndirectPlace);
             }
             self.append(entry)?;
-            let last = if chained {
-                entry.flags & NEXT == 0
+            let (last, next) = if chained {
+                (entry.flags & NEXT == 0, u32::from(entry.next))
             } else {
-                index + 1 == entries
+                (index + 1 == entries, index + 1)
             };
             if last {
                 return Ok(());
             }
-            index = if chained {
-                u32::from(entry.next)
-            } else {
-                index + 1
-            };
+            index = next;
         }
         Err(RingFault::Loop)
     }

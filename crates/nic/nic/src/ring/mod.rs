@@ -25,6 +25,7 @@ pub use view::RingView;
 
 use crate::features::Features;
 use crate::memory::{DirtyLog, GuestMemory, Segment};
+use std::sync::atomic::Ordering;
 
 /// The most entries of a ring.
 pub const MAX_SIZE: u16 = 32768;
@@ -203,12 +204,26 @@ pub trait Virtqueue {
     /// Notes that the driver was signalled for all that is published.
     fn signalled(&mut self);
 
+    /// Asks for a kick at the next chain that is offered: the first half of [`Virtqueue::arm`].
+    fn ask(&mut self, log: Option<&DirtyLog>);
+
+    /// Whether chains came since the last look: the second half of [`Virtqueue::arm`].
+    ///
+    /// # Errors
+    /// When the driver offers more than the ring holds.
+    fn finds_more(&mut self) -> Result<bool, RingFault>;
+
     /// Asks the driver for a kick at the next chain that it offers. Returns whether one came since
     /// the last look, for which there may be no kick.
     ///
     /// # Errors
     /// When the driver offers more than the ring holds.
-    fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault>;
+    fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
+        self.ask(log);
+        // The driver writes what it offers and then reads the device's event; the device does the reverse.
+        shared::fence(Ordering::SeqCst);
+        self.finds_more()
+    }
 
     /// Asks the driver for one kick, when `chains` chains wait. Returns whether so many wait already, for which there
     /// may be no kick. A driver with a packed ring, or without event indexes, is asked for none.

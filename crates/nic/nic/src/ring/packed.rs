@@ -9,7 +9,7 @@
 //! not know the position either. So the device's position is always in its event suppression structure, where drivers
 //! read it only while it is also a valid event.
 
-use super::descriptor::{Descriptor, INDIRECT, NEXT, WRITE, Walk};
+use super::descriptor::{Descriptor, NEXT, WRITE, Walk};
 use super::shared::{AtomicU32, AtomicU64, fence};
 use super::{Chain, Direction, MAX_SIZE, Place, RingAddresses, RingFault, Virtqueue};
 use crate::features::Features;
@@ -327,15 +327,7 @@ impl PackedRing {
         let mut at = self.taken;
         for slots in 1..=self.size {
             let descriptor = self.descriptor(at, rest);
-            if descriptor.flags & INDIRECT != 0 {
-                if !self.indirect || descriptor.flags & NEXT != 0 {
-                    return Err(RingFault::IndirectPlace);
-                }
-                walk.append_table(descriptor, false)?;
-                return Ok((descriptor.next, slots));
-            }
-            walk.append(descriptor)?;
-            if descriptor.flags & NEXT == 0 {
+            if walk.step(descriptor, false, self.indirect)? {
                 return Ok((descriptor.next, slots));
             }
             at = at.after(1, self.size);
@@ -366,17 +358,6 @@ impl PackedRing {
         } else {
             ENABLE
         }
-    }
-
-    /// Asks for a kick at the next chain that is offered: the first half of arming.
-    pub(super) fn ask(&mut self, log: Option<&DirtyLog>) {
-        self.note(self.kick(), log);
-    }
-
-    /// Whether chains came since the last look: the second half of arming.
-    pub(super) fn finds_more(&mut self) -> Result<bool, RingFault> {
-        let before = self.waiting;
-        Ok(self.look()? != before)
     }
 
     /// Writes the device's event suppression structure: whether to be kicked, and the position.
@@ -583,11 +564,13 @@ impl Virtqueue for PackedRing {
         self.unsignalled = 0;
     }
 
-    fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
-        self.ask(log);
-        // The driver writes its descriptors and then reads the device's event; the device does the reverse.
-        fence(Ordering::SeqCst);
-        self.finds_more()
+    fn ask(&mut self, log: Option<&DirtyLog>) {
+        self.note(self.kick(), log);
+    }
+
+    fn finds_more(&mut self) -> Result<bool, RingFault> {
+        let before = self.waiting;
+        Ok(self.look()? != before)
     }
 
     fn arm_at(&mut self, _chains: u32, log: Option<&DirtyLog>) -> Result<bool, RingFault> {

@@ -4,7 +4,7 @@
 //! Chains are taken in order and returned in order, so that the number of chains taken equals the used index once a
 //! batch is published: a front end that reconnects continues from there.
 
-use super::descriptor::{Descriptor, INDIRECT, NEXT, Walk};
+use super::descriptor::{Descriptor, Walk};
 use super::shared::{AtomicU16, AtomicU32, AtomicU64, fence};
 use super::{Chain, Direction, MAX_SIZE, Place, RingAddresses, RingFault, Virtqueue, passed};
 use crate::memory::{DirtyLog, GuestMemory, Segment};
@@ -48,10 +48,26 @@ pub struct SplitRing {
 // difference.
 unsafe impl Send for SplitRing {}
 
+/// The host addresses of a split ring's descriptors, its available ring and its used ring. `None` when a part is not
+/// all in one region or is not aligned, or the size is not a power of two up to [`MAX_SIZE`].
+pub(super) fn parts(
+    memory: &GuestMemory,
+    addresses: &RingAddresses,
+    size: u16,
+) -> Option<[*mut u8; 3]> {
+    if !size.is_power_of_two() || size > MAX_SIZE {
+        return None;
+    }
+    let entries = u64::from(size);
+    let (descriptors, _) = memory.at_user(addresses.descriptors, entries * 16, 16)?;
+    let (available, _) = memory.at_user(addresses.available, 6 + entries * 2, 2)?;
+    let (used, _) = memory.at_user(addresses.used, 6 + entries * 8, 4)?;
+    Some([descriptors, available, used])
+}
+
 impl SplitRing {
     /// Resolves the addresses in `memory`. `base` is the first available index; the used index is read from the ring.
-    /// `None` when a part is not all in one region or is not aligned, or the size is not a power of two up to
-    /// [`MAX_SIZE`].
+    /// `None` as for [`parts`].
     pub fn new(
         memory: &GuestMemory,
         addresses: &RingAddresses,
@@ -60,13 +76,7 @@ impl SplitRing {
         indirect: bool,
         event_idx: bool,
     ) -> Option<Self> {
-        if !size.is_power_of_two() || size > MAX_SIZE {
-            return None;
-        }
-        let entries = u64::from(size);
-        let (descriptors, _) = memory.at_user(addresses.descriptors, entries * 16, 16)?;
-        let (available, _) = memory.at_user(addresses.available, 6 + entries * 2, 2)?;
-        let (used, _) = memory.at_user(addresses.used, 6 + entries * 8, 4)?;
+        let [descriptors, available, used] = parts(memory, addresses, size)?;
         let mut ring = Self {
             descriptors: descriptors.cast_const().cast(),
             available: available.cast_const().cast(),
@@ -150,14 +160,7 @@ impl SplitRing {
         let mut descriptor = self.descriptor(head)?;
         // A chain longer than its table loops.
         for _ in 0..self.size {
-            if descriptor.flags & INDIRECT != 0 {
-                if !self.indirect || descriptor.flags & NEXT != 0 {
-                    return Err(RingFault::IndirectPlace);
-                }
-                return walk.append_table(descriptor, true);
-            }
-            walk.append(descriptor)?;
-            if descriptor.flags & NEXT == 0 {
+            if walk.step(descriptor, true, self.indirect)? {
                 return Ok(());
             }
             descriptor = self.descriptor(descriptor.next)?;
@@ -189,29 +192,12 @@ impl SplitRing {
         Place { at, id, slots: 1 }
     }
 
-    /// Asks for a kick at the next chain that is offered: the first half of arming.
-    pub(super) fn ask(&mut self, log: Option<&DirtyLog>) {
-        if self.event_idx {
-            self.ask_at(self.offered, log);
-        } else {
-            self.used_u16(0).store(0, Ordering::Relaxed);
-            self.mark(log, 0);
-        }
-    }
-
     /// Asks for a kick at the chain with this available index, by event index.
     fn ask_at(&self, index: u16, log: Option<&DirtyLog>) {
         let offset = 4 + usize::from(self.size) * 8;
         self.used_u16(offset)
             .store(index.to_le(), Ordering::Relaxed);
         self.mark(log, offset as u64);
-    }
-
-    /// Whether chains came since the last look: the second half of arming.
-    pub(super) fn finds_more(&mut self) -> Result<bool, RingFault> {
-        let before = self.offered;
-        self.look()?;
-        Ok(self.offered != before)
     }
 
     /// Writes the used element that is staged next.
@@ -351,11 +337,19 @@ impl Virtqueue for SplitRing {
         self.signalled = self.published;
     }
 
-    fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
-        self.ask(log);
-        // The driver writes its index and then reads the device's event; the device does the reverse.
-        fence(Ordering::SeqCst);
-        self.finds_more()
+    fn ask(&mut self, log: Option<&DirtyLog>) {
+        if self.event_idx {
+            self.ask_at(self.offered, log);
+        } else {
+            self.used_u16(0).store(0, Ordering::Relaxed);
+            self.mark(log, 0);
+        }
+    }
+
+    fn finds_more(&mut self) -> Result<bool, RingFault> {
+        let before = self.offered;
+        self.look()?;
+        Ok(self.offered != before)
     }
 
     fn arm_at(&mut self, chains: u32, log: Option<&DirtyLog>) -> Result<bool, RingFault> {

@@ -2,7 +2,7 @@
 //! A split ring that the kernel serves, with the positions of both sides.
 
 use super::shared::{AtomicU16, fence};
-use super::split::NO_INTERRUPT;
+use super::split::{NO_INTERRUPT, parts};
 use super::{RingAddresses, passed};
 use crate::features::Features;
 use crate::memory::GuestMemory;
@@ -38,13 +38,7 @@ impl RingView {
         size: u16,
         features: Features,
     ) -> Option<Self> {
-        if !size.is_power_of_two() || size > super::MAX_SIZE {
-            return None;
-        }
-        let entries = u64::from(size);
-        let (descriptors, _) = memory.at_user(addresses.descriptors, entries * 16, 16)?;
-        let (available, _) = memory.at_user(addresses.available, 6 + entries * 2, 2)?;
-        let (used, _) = memory.at_user(addresses.used, 6 + entries * 8, 4)?;
+        let [descriptors, available, used] = parts(memory, addresses, size)?;
         let mut view = Self {
             available: available.cast_const().cast(),
             used: used.cast_const().cast(),

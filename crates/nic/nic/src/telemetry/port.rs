@@ -6,78 +6,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::hold::{Mode, Nanos};
 
-/// Why a packet was not delivered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DropReason {
+/// Declares the reasons of drops, and a counter for each of the same name.
+macro_rules! drops {
+    ($($(#[$about:meta])* $reason:ident $counter:ident,)*) => {
+        /// Why a packet was not delivered.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum DropReason {
+            $($(#[$about])* $reason,)*
+        }
+
+        /// Packets dropped, by reason. Earlier versions lack some of them.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct Drops {
+            $($(#[$about])* pub $counter: u64,)*
+        }
+
+        impl Drops {
+            /// Counts packets dropped.
+            pub fn add(&mut self, reason: DropReason, packets: u64) {
+                *match reason {
+                    $(DropReason::$reason => &mut self.$counter,)*
+                } += packets;
+            }
+
+            /// Reasons by name, with their counts.
+            pub fn named(&self) -> [(&'static str, u64); [$(DropReason::$reason),*].len()] {
+                [$((stringify!($counter), self.$counter)),*]
+            }
+        }
+    };
+}
+
+drops! {
     /// The receiver offers too few RX buffers.
-    NoBuffer,
+    NoBuffer no_buffer,
     /// The receiver's queue or port is not running.
-    NotRunning,
+    NotRunning not_running,
     /// The packet or its header is malformed.
-    Malformed,
+    Malformed malformed,
     /// The packet is longer than the receiver accepts.
-    TooLong,
+    TooLong too_long,
     /// A control frame that is not from the port's own guest.
-    ForeignControl,
+    ForeignControl foreign_control,
     /// The tap refused the packet.
-    Tap,
+    Tap tap,
     /// The packet comes from an address that is not the port's.
-    ForeignAddress,
+    ForeignAddress foreign_address,
     /// The packet is for all ports and exceeds the port's rate of such frames.
-    Storm,
-}
-
-/// Packets dropped, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Drops {
-    /// See [`DropReason::NoBuffer`].
-    pub no_buffer: u64,
-    /// See [`DropReason::NotRunning`].
-    pub not_running: u64,
-    /// See [`DropReason::Malformed`].
-    pub malformed: u64,
-    /// See [`DropReason::TooLong`].
-    pub too_long: u64,
-    /// See [`DropReason::ForeignControl`].
-    pub foreign_control: u64,
-    /// See [`DropReason::Tap`].
-    pub tap: u64,
-    /// See [`DropReason::ForeignAddress`].
-    #[serde(default)]
-    pub foreign_address: u64,
-    /// See [`DropReason::Storm`].
-    #[serde(default)]
-    pub storm: u64,
-}
-
-impl Drops {
-    /// Counts packets dropped.
-    pub fn add(&mut self, reason: DropReason, packets: u64) {
-        *match reason {
-            DropReason::NoBuffer => &mut self.no_buffer,
-            DropReason::NotRunning => &mut self.not_running,
-            DropReason::Malformed => &mut self.malformed,
-            DropReason::TooLong => &mut self.too_long,
-            DropReason::ForeignControl => &mut self.foreign_control,
-            DropReason::Tap => &mut self.tap,
-            DropReason::ForeignAddress => &mut self.foreign_address,
-            DropReason::Storm => &mut self.storm,
-        } += packets;
-    }
-
-    /// Reasons by name, with their counts.
-    pub fn named(&self) -> [(&'static str, u64); 8] {
-        [
-            ("no_buffer", self.no_buffer),
-            ("not_running", self.not_running),
-            ("malformed", self.malformed),
-            ("too_long", self.too_long),
-            ("foreign_control", self.foreign_control),
-            ("tap", self.tap),
-            ("foreign_address", self.foreign_address),
-            ("storm", self.storm),
-        ]
-    }
+    Storm storm,
 }
 
 /// Counters of a port since its creation. RX and TX are the guest's: RX is the direction to the guest.

@@ -56,24 +56,15 @@ impl Top {
     }
 }
 
+/// The header of the table, whose columns are as wide as those of a row.
+const HEADER: &str = "\
+port             mode      budget    rx p/s    tx p/s   calls/s   kicks/s  rx/call hold p50 hold p99  drops/s  cpu %
+";
+
 /// A table of rates between two answers.
 fn picture(before: &Response, now: &Response) -> String {
     let seconds = now.at_ns.saturating_sub(before.at_ns).max(1) as f64 / 1e9;
-    let mut text = format!(
-        "{:16} {:8} {:>7} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>6}\n",
-        "port",
-        "mode",
-        "budget",
-        "rx p/s",
-        "tx p/s",
-        "calls/s",
-        "kicks/s",
-        "rx/call",
-        "hold p50",
-        "hold p99",
-        "drops/s",
-        "cpu %"
-    );
+    let mut text = HEADER.to_owned();
     for port in &now.stats {
         let old = before.stats.iter().find(|old| old.port == port.port);
         let rate = |of: fn(&PortSnapshot) -> u64| {

@@ -11,7 +11,7 @@ use crate::network::pair::QueuePair;
 use crate::network::queue::pair_and_half;
 use crate::network::queue::{Call, Queue};
 use crate::poller::{Poller, PortId, Token};
-use crate::protocol::{self, ProtocolError, Reply, Request};
+use crate::protocol::{self, ProtocolError, Reply, Request, refuse};
 use crate::ring::RingFault;
 use crate::vhost_net::Half;
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -151,17 +151,13 @@ impl Guest {
             }
             Request::SetVringKick { queue, file } => {
                 if file.is_none() && !self.calls_in_band() {
-                    return Err(ProtocolError::Refused(
-                        "a ring that is polled instead of kicked is not supported",
-                    ));
+                    return refuse("a ring that is polled instead of kicked is not supported");
                 }
                 self.start(queue, file, poller)?;
             }
             Request::VringKick { queue } => {
                 if !self.calls_in_band() {
-                    return Err(ProtocolError::Refused(
-                        "a ring is kicked by a message, which was not negotiated",
-                    ));
+                    return refuse("a ring is kicked by a message, which was not negotiated");
                 }
                 outcome.starts = self.start_in_band(queue, poller)?;
                 outcome.kick = u8::try_from(queue).ok();
@@ -186,9 +182,7 @@ impl Guest {
             Request::GetProtocolFeatures => reply = Reply::Number(self.offers().0),
             Request::SetProtocolFeatures(features) => {
                 if !self.offers().has(features) {
-                    return Err(ProtocolError::Refused(
-                        "a protocol feature was accepted that was not offered",
-                    ));
+                    return refuse("a protocol feature was accepted that was not offered");
                 }
                 self.protocol = features;
             }
@@ -210,9 +204,9 @@ impl Guest {
                 if sockopt::socket_domain(&channel) != Ok(AddressFamily::UNIX)
                     || sockopt::socket_type(&channel) != Ok(SocketType::STREAM)
                 {
-                    return Err(ProtocolError::Refused(
+                    return refuse(
                         "the channel for messages to the front end is no stream socket of UNIX's",
-                    ));
+                    );
                 }
                 self.channel = Some(Arc::new(channel));
             }
@@ -240,9 +234,9 @@ impl Guest {
         if self.protocol.has(ProtocolFeatures::CONFIG) {
             return Ok(());
         }
-        Err(ProtocolError::Refused(
+        refuse(
             "the device's configuration is asked for by a message that was not negotiated (generic = true)",
-        ))
+        )
     }
 
     /// Connects or disconnects the port's link, and notifies the front end.
@@ -358,7 +352,7 @@ impl Guest {
     }
 
     /// Stops the control queue that its guest made invalid. Returns its number.
-    pub fn control_fault(&mut self, fault: RingFault) -> usize {
+    pub(in crate::network) fn control_fault(&mut self, fault: RingFault) -> usize {
         self.control.fault(fault);
         self.counters.totals.faults += 1;
         self.control_number()
@@ -397,9 +391,7 @@ impl Guest {
 
     fn set_features(&mut self, features: Features) -> Result<(), ProtocolError> {
         if !self.offered.has(features) {
-            return Err(ProtocolError::Refused(
-                "a feature was accepted that was not offered",
-            ));
+            return refuse("a feature was accepted that was not offered");
         }
         let control = self.control_number();
         self.features = features;
