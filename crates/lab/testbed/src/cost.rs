@@ -158,62 +158,63 @@ impl CostModel {
     }
 
     fn parse(text: &str, origin: &str) -> Result<Self, HostError> {
-        let model: Self = toml::from_str(text)
-            .map_err(|cause| HostError::Setting(format!("{origin}: {cause}")))?;
-        let costs = model.costs();
-        for (name, cost) in costs {
-            if !cost.is_finite() || cost < 0.0 {
-                return Err(HostError::Setting(format!(
-                    "{origin}: {name} = {cost} is not a cost: it must be 0 or more"
-                )));
-            }
+        let refused = |why: String| HostError::Setting(format!("{origin}: {why}"));
+        let model: Self = toml::from_str(text).map_err(|cause| refused(cause.to_string()))?;
+        match model.fault() {
+            Some(fault) => Err(refused(fault)),
+            None => Ok(model),
         }
-        if let Some(name) = (model.assumed.iter()).find(|name| {
-            let is_state = |sleep: &Sleep| sleep.names().any(|of| of == *name);
-            costs.iter().all(|(cost, _)| cost != name)
-                && !model.sleep.as_ref().is_some_and(is_state)
-        }) {
-            return Err(HostError::Setting(format!(
-                "{origin}: assumed = \"{name}\" is none of its costs: {}",
-                costs.map(|(cost, _)| cost).join(", ")
-            )));
+    }
+
+    /// Returns the reason why it is no model, if any.
+    fn fault(&self) -> Option<String> {
+        let costs = self.costs();
+        let is_cost = |cost: f64| cost.is_finite() && cost >= 0.0;
+        if let Some((name, cost)) = costs.iter().find(|(_, cost)| !is_cost(*cost)) {
+            return Some(format!(
+                "{name} = {cost} is not a cost: it must be 0 or more"
+            ));
         }
-        for AtFrequency { mhz, watts } in &model.watts.frequency {
-            if *mhz == 0 || !watts.is_finite() || *watts <= 0.0 {
-                return Err(HostError::Setting(format!(
-                    "{origin}: watts.frequency of {mhz} MHz and {watts} W: both must be more than 0"
-                )));
-            }
+        let states = self.sleep.iter().flat_map(Sleep::names);
+        let known: Vec<&str> = costs.iter().map(|(name, _)| *name).chain(states).collect();
+        if let Some(name) = (self.assumed.iter()).find(|name| !known.contains(&name.as_str())) {
+            return Some(format!(
+                "assumed = \"{name}\" is none of its costs: {}",
+                costs.map(|(name, _)| name).join(", ")
+            ));
         }
-        if let Some(fault) = model.sleep.as_ref().and_then(Sleep::fault) {
-            return Err(HostError::Setting(format!("{origin}: {fault}")));
+        let is_power = |of: &AtFrequency| of.mhz > 0 && of.watts.is_finite() && of.watts > 0.0;
+        if let Some(AtFrequency { mhz, watts }) =
+            self.watts.frequency.iter().find(|of| !is_power(of))
+        {
+            return Some(format!(
+                "watts.frequency of {mhz} MHz and {watts} W: both must be more than 0"
+            ));
         }
-        Ok(model)
+        self.sleep.as_ref().and_then(Sleep::fault)
     }
 
     /// Its numbers by name: cycles of each event, then watts.
     pub fn costs(&self) -> [(&'static str, f64); 10] {
-        let Cycles {
-            instruction,
-            vm_exit,
-            interrupt,
-            context_switch,
-            hypercall,
-            domain_switch,
-            copied_byte,
-            llc_miss,
-        } = self.cycles;
+        let mut model = self.clone();
+        let numbers = model.numbers();
+        numbers.map(|(name, number)| (name, number.copied().unwrap_or_default()))
+    }
+
+    /// The same, to be changed; `None` where it lacks one.
+    fn numbers(&mut self) -> [(&'static str, Option<&mut f64>); 10] {
+        let (cycles, watts) = (&mut self.cycles, &mut self.watts);
         [
-            ("instruction", instruction),
-            ("vm_exit", vm_exit),
-            ("interrupt", interrupt),
-            ("context_switch", context_switch),
-            ("hypercall", hypercall.unwrap_or_default()),
-            ("domain_switch", domain_switch.unwrap_or_default()),
-            ("copied_byte", copied_byte),
-            ("llc_miss", llc_miss),
-            ("idle", self.watts.idle),
-            ("per_gigahertz", self.watts.per_gigahertz),
+            ("instruction", Some(&mut cycles.instruction)),
+            ("vm_exit", Some(&mut cycles.vm_exit)),
+            ("interrupt", Some(&mut cycles.interrupt)),
+            ("context_switch", Some(&mut cycles.context_switch)),
+            ("hypercall", cycles.hypercall.as_mut()),
+            ("domain_switch", cycles.domain_switch.as_mut()),
+            ("copied_byte", Some(&mut cycles.copied_byte)),
+            ("llc_miss", Some(&mut cycles.llc_miss)),
+            ("idle", Some(&mut watts.idle)),
+            ("per_gigahertz", Some(&mut watts.per_gigahertz)),
         ]
     }
 
@@ -254,13 +255,11 @@ impl CostModel {
         ];
         let [kvm, _] = exits;
         let exits = exits.into_iter().find(|exits| counted(exits).is_some());
+        let costs = &self.cycles;
         for (event, cost) in [
-            (exits.unwrap_or(kvm), self.cycles.vm_exit),
-            (metric::INTERRUPTS_PER_SECOND, self.cycles.interrupt),
-            (
-                metric::CONTEXT_SWITCHES_PER_SECOND,
-                self.cycles.context_switch,
-            ),
+            (exits.unwrap_or(kvm), costs.vm_exit),
+            (metric::INTERRUPTS_PER_SECOND, costs.interrupt),
+            (metric::CONTEXT_SWITCHES_PER_SECOND, costs.context_switch),
             (metric::NET_RX_BYTES_PER_SECOND, copied_byte),
             (metric::NET_TX_BYTES_PER_SECOND, copied_byte),
         ] {
@@ -270,11 +269,8 @@ impl CostModel {
             }
         }
         for (event, cost) in [
-            (metric::XEN_HYPERCALLS_PER_SECOND, self.cycles.hypercall),
-            (
-                metric::XEN_DOMAIN_SWITCHES_PER_SECOND,
-                self.cycles.domain_switch,
-            ),
+            (metric::XEN_HYPERCALLS_PER_SECOND, costs.hypercall),
+            (metric::XEN_DOMAIN_SWITCHES_PER_SECOND, costs.domain_switch),
         ] {
             match (counted(event), cost) {
                 (Some(count), Some(cost)) => cycles += count * cost,
@@ -296,10 +292,7 @@ impl CostModel {
 /// When the results cannot be read or written, hold no complete trial, or were not made in a
 /// deterministic emulated host.
 pub fn apply_again(results: &ResultsDir, model: &CostModel) -> Result<(), LabError> {
-    let mut trials = Vec::new();
-    for index in results.trial_indexes() {
-        trials.push(results.trial(index)?);
-    }
+    let mut trials = results.trials().collect::<Result<Vec<Trial>, _>>()?;
     trials.retain(|trial| trial.outcome == TrialOutcome::Complete);
     if trials.is_empty() {
         return Err(LabError::Plan(format!(
@@ -308,12 +301,8 @@ pub fn apply_again(results: &ResultsDir, model: &CostModel) -> Result<(), LabErr
         )));
     }
     let length = |trial: &Trial| -> Option<u64> {
-        let length = trial
-            .environment
-            .get(emulated::INSTRUCTION_NS)?
-            .parse()
-            .ok()?;
-        (length > 0).then_some(length)
+        let length = trial.environment.get(emulated::INSTRUCTION_NS)?;
+        length.parse().ok().filter(|length| *length > 0)
     };
     // All trials of a run have the same settings; the record of a trial may lack the duration of an instruction.
     let known = trials.iter().find_map(length).ok_or_else(|| {
@@ -338,13 +327,11 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
     trial
         .metrics
         .retain(|name, _| metric::MODEL.part(name).is_none());
-    trial.environment.remove(MODEL_FACT);
-    trial.environment.remove(NOT_COUNTED_FACT);
-    trial.environment.remove(SLEEP_FACT);
+    for fact in [MODEL_FACT, NOT_COUNTED_FACT, SLEEP_FACT] {
+        trial.environment.remove(fact);
+    }
     let length = instruction.0.to_string();
-    trial
-        .environment
-        .insert(emulated::INSTRUCTION_NS.to_owned(), length);
+    keep(trial, emulated::INSTRUCTION_NS, length);
     let slowdown = Slowdown::of(trial, &model.watts.frequency);
     let counted = model.cycles_per_second(trial, instruction, &slowdown);
     let Some((cycles, mut left_out)) = counted else {
@@ -359,11 +346,8 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
         None => Some(model.watts.idle),
     };
     let watts = idle.map(|idle| idle + model.watts.per_gigahertz * slowdown.price * cycles / 1e9);
-    let seconds = trial
-        .window
-        .1
-        .saturating_since(trial.window.0)
-        .as_secs_f64();
+    let (begin, end) = trial.window;
+    let seconds = end.saturating_since(begin).as_secs_f64();
     let mut add = |declared: &metric::Metric, about: &str, given: Unit, value: f64| {
         let mut metric = Metric::of(declared, about, given, value, Source::Simulated);
         metric
@@ -385,16 +369,16 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
         }
     }
     if let Some(rest) = rest.flatten() {
-        trial
-            .environment
-            .insert(SLEEP_FACT.to_owned(), rest.to_string());
+        keep(trial, SLEEP_FACT, rest.to_string());
     }
-    for (key, value) in [
-        (MODEL_FACT, format!("{}: {}", model.name, model.description)),
-        (NOT_COUNTED_FACT, left_out.join(", ")),
-    ] {
-        trial.environment.insert(key.to_owned(), value);
-    }
+    let about = format!("{}: {}", model.name, model.description);
+    keep(trial, MODEL_FACT, about);
+    keep(trial, NOT_COUNTED_FACT, left_out.join(", "));
+}
+
+/// Stores a fact about a trial.
+pub(crate) fn keep(trial: &mut Trial, fact: &str, value: String) {
+    trial.environment.insert(fact.to_owned(), value);
 }
 
 #[cfg(test)]

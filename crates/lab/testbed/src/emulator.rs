@@ -136,19 +136,18 @@ impl Emulator {
             });
         };
         if number < OLDEST {
+            let found = &self.binary;
             return Err(HostError::Missing {
-                what: format!(
-                    "a QEMU of version {OLDEST}.0 or newer ({} is {version})",
-                    self.binary
-                ),
+                what: format!("a QEMU of version {OLDEST}.0 or newer ({found} is {version})"),
                 remedy: "vtax testbed build qemu, or a newer one from your distribution".to_owned(),
             });
         }
-        Ok(if self.is_ours() {
-            format!("QEMU {version}, built by vtax")
+        let builder = if self.is_ours() {
+            ", built by vtax"
         } else {
-            format!("QEMU {version}")
-        })
+            ""
+        };
+        Ok(format!("QEMU {version}{builder}"))
     }
 }
 
@@ -222,13 +221,17 @@ fn remove_in(cache: &Path) -> Result<Vec<PathBuf>, HostError> {
 /// # Errors
 /// When there is no cache directory.
 pub fn list() -> Result<Vec<PathBuf>, HostError> {
-    let own = image::cache_dir()?;
-    let mut built = builds(&own);
-    // Those in the cache that root fills are used by every user.
-    if own != Path::new(image::SHARED) {
-        built.extend(builds(Path::new(image::SHARED)));
-    }
-    Ok(built)
+    Ok(caches()?.iter().flat_map(|cache| builds(cache)).collect())
+}
+
+/// The user's cache, and the one that root fills for every user.
+///
+/// # Errors
+/// When there is no cache directory.
+pub(crate) fn caches() -> Result<Vec<PathBuf>, HostError> {
+    let mut caches = vec![image::cache_dir()?, PathBuf::from(image::SHARED)];
+    caches.dedup();
+    Ok(caches)
 }
 
 fn builds(cache: &Path) -> Vec<PathBuf> {

@@ -149,12 +149,9 @@ pub fn cached(hypervisor: Hypervisor) -> Result<Option<Host>, HostError> {
         return Ok(None);
     }
     let cache = image::cache_dir()?;
-    let names = [
-        root_name(&files.recipe),
-        guests_name(&[Recipe::standard()])?,
-    ];
-    let whole = names.iter().all(|name| find(&cache, name).is_some());
-    if whole {
+    let guests = guests_name(&[Recipe::standard()])?;
+    let names = [root_name(&files.recipe), guests];
+    if names.iter().all(|name| find(&cache, name).is_some()) {
         return assemble(hypervisor, Emulator::find(&cache), &mut |_| {}).map(Some);
     }
     Ok(None)
@@ -183,13 +180,8 @@ pub fn available(hypervisor: Hypervisor) -> Result<String, HostError> {
 /// # Errors
 /// When there is no cache directory, or it cannot be read.
 pub fn list() -> Result<Vec<CachedHost>, HostError> {
-    let own = image::cache_dir()?;
-    let mut kept = list_in(&own)?;
-    // Those in the cache that root fills are used by every user.
-    if own != Path::new(image::SHARED) {
-        kept.extend(list_in(Path::new(image::SHARED))?);
-    }
-    Ok(kept)
+    let listed: Result<Vec<_>, _> = emulator::caches()?.iter().map(|at| list_in(at)).collect();
+    Ok(listed?.concat())
 }
 
 fn list_in(cache: &Path) -> Result<Vec<CachedHost>, HostError> {
@@ -276,19 +268,15 @@ impl Host {
 
 /// The disk with the images of these recipes, each in a directory of its name.
 fn guests(recipes: &[Recipe], progress: &mut dyn FnMut(&str)) -> Result<Disk, HostError> {
-    let images: Result<Vec<GuestFiles>, _> = recipes
-        .iter()
-        .map(|recipe| image::ensure(recipe, progress))
-        .collect();
-    let images = images?;
+    let images = recipes.iter().map(|recipe| image::ensure(recipe, progress));
+    let images = images.collect::<Result<Vec<GuestFiles>, _>>()?;
     let made = derived(&image::cache_dir()?, &guests_name(recipes)?, |path| {
         progress("packing the guests' images, so that nothing is built inside");
         // Hard links to all files, on their file system.
         let beside = images
             .first()
             .and_then(|files| files.root.parent()?.parent());
-        let beside = beside.unwrap_or(Path::new("/"));
-        let tree = Scratch::create(beside)?;
+        let tree = Scratch::create(beside.unwrap_or(Path::new("/")))?;
         for files in &images {
             let directory = files.root.parent().unwrap_or(&files.root);
             let mut command = Command::new("cp");
@@ -334,14 +322,10 @@ fn read_recipe(directory: &Path) -> Option<Recipe> {
 
 /// The hypervisor of an image by its recipe, also one of an earlier version.
 fn hypervisor_of(recipe: &Recipe) -> Option<Hypervisor> {
-    let is_host = recipe
-        .files
-        .iter()
-        .any(|file| file.path == "/etc/hostname" && file.text == "testbed\n");
-    let has_xen = recipe
-        .packages
-        .iter()
-        .any(|package| package.starts_with("xen-hypervisor"));
+    let mut files = recipe.files.iter();
+    let is_host = files.any(|file| file.path == "/etc/hostname" && file.text == "testbed\n");
+    let mut packages = recipe.packages.iter();
+    let has_xen = packages.any(|package| package.starts_with("xen-hypervisor"));
     is_host.then_some(if has_xen {
         Hypervisor::Xen
     } else {
@@ -383,9 +367,8 @@ fn derived(
 }
 
 fn disk(path: PathBuf) -> Result<Disk, HostError> {
-    let bytes = fs::metadata(&path)
-        .map_err(HostError::file("read", &path))?
-        .len();
+    let metadata = fs::metadata(&path).map_err(HostError::file("read", &path))?;
+    let bytes = metadata.len();
     Ok(Disk { path, bytes })
 }
 
@@ -402,23 +385,8 @@ fn pack(tree: &Path, room_mib: u64, alignment: u64, image: &Path) -> Result<(), 
     // An eighth and 256 MiB more, for the structures of the file system.
     let bytes = (used + used / 8 + ((256 + room_mib) << 20)).next_multiple_of(alignment);
     let mut command = Command::new("mke2fs");
-    command
-        .args([
-            "-q",
-            "-t",
-            "ext4",
-            "-b",
-            "4096",
-            "-m",
-            "0",
-            "-O",
-            "^has_journal",
-            "-F",
-            "-d",
-        ])
-        .arg(tree)
-        .arg(image)
-        .arg(format!("{}M", bytes >> 20));
+    command.args("-q -t ext4 -b 4096 -m 0 -O ^has_journal -F -d".split(' '));
+    command.args([tree, image]).arg(format!("{}M", bytes >> 20));
     run(command)
 }
 
@@ -438,12 +406,9 @@ fn unpack_xen(root: &Path, into: &Path) -> Result<(), HostError> {
             what: format!("Xen in {}", boot.display()),
             remedy: "vtax testbed rm xen, then build it again".into(),
         })?;
-    let output = vtax_files::create(into)?;
     let mut command = Command::new("gzip");
-    command
-        .args(["--decompress", "--stdout"])
-        .arg(packed)
-        .stdout(output);
+    command.args(["--decompress", "--stdout"]).arg(packed);
+    command.stdout(vtax_files::create(into)?);
     run(command)
 }
 
@@ -470,26 +435,21 @@ fn allocated(tree: &Path) -> Result<u64, HostError> {
     let mut sum = 0;
     let mut waiting = vec![tree.to_owned()];
     while let Some(path) = waiting.pop() {
+        let failed = |cause| HostError::file("read", &path)(cause);
         let metadata = match fs::symlink_metadata(&path) {
             Err(cause) if cause.kind() == ErrorKind::NotFound => continue,
-            found => found.map_err(HostError::file("read", &path))?,
+            found => found.map_err(failed)?,
         };
         // A small file or a directory takes at least one block of the image.
         sum += (metadata.blocks() * 512).max(4096);
         if metadata.is_dir() {
+            use ErrorKind::{NotFound, PermissionDenied};
             let entries = match fs::read_dir(&path) {
-                Err(cause)
-                    if matches!(
-                        cause.kind(),
-                        ErrorKind::NotFound | ErrorKind::PermissionDenied
-                    ) =>
-                {
-                    continue;
-                }
-                found => found.map_err(HostError::file("read", &path))?,
+                Err(cause) if matches!(cause.kind(), NotFound | PermissionDenied) => continue,
+                found => found.map_err(failed)?,
             };
             for entry in entries {
-                waiting.push(entry.map_err(HostError::file("read", &path))?.path());
+                waiting.push(entry.map_err(failed)?.path());
             }
         }
     }

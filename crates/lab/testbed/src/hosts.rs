@@ -337,20 +337,15 @@ impl Experiment for Hosts<'_> {
         let code = trial_job.outcome.unwrap_or(Ok(0))?;
         let job = job?;
         let results = job.results();
-        let found = results
-            .join("run.json")
-            .exists()
-            .then(|| -> Result<_, LabError> {
-                let inside = ResultsDir::open(&results)?;
-                Ok((inside.trial(0)?, inside))
-            });
-        let Some((mut trial, inside)) = found.transpose()? else {
+        if !results.join("run.json").exists() {
             return Err(LabError::Host(HostError::Program {
                 command: format!("vtax {}, at {}", self.run.command, self.place),
                 status: format!("exit status: {code}"),
                 output: job.lines().join("\n"),
             }));
-        };
+        }
+        let inside = ResultsDir::open(&results)?;
+        let mut trial = inside.trial(0)?;
         self.keep_facts(&inside)?;
         keep_files(&inside.trial_dir(0)?, writer.dir())?;
         if self.run.settings.deterministic && trial.outcome == TrialOutcome::Complete {
@@ -358,22 +353,14 @@ impl Experiment for Hosts<'_> {
             cost::charge(&mut trial, self.run.cost_model, instruction);
         }
         if self.run.trials.sets_governor() {
-            let speed = speed::FACT.to_owned();
-            trial
-                .environment
-                .insert(emulated::FREQUENCY.to_owned(), speed);
+            cost::keep(&mut trial, emulated::FREQUENCY, speed::FACT.to_owned());
         }
         if !trial_job.stuck.is_empty() {
             let times = trial_job.stuck.len().to_string();
-            trial.environment.insert(emulated::STUCK.to_owned(), times);
+            cost::keep(&mut trial, emulated::STUCK, times);
         }
-        let seed = trial_job.seed.to_string();
-        for (key, value) in [
-            (emulated::SEED, seed),
-            (emulated::QEMU, self.emulator.clone()),
-        ] {
-            trial.environment.insert(key.to_owned(), value);
-        }
+        cost::keep(&mut trial, emulated::SEED, trial_job.seed.to_string());
+        cost::keep(&mut trial, emulated::QEMU, self.emulator.clone());
         *record = Trial {
             format: record.format,
             index: record.index,
@@ -391,35 +378,33 @@ impl Experiment for Hosts<'_> {
 impl Hosts<'_> {
     /// Whether the job of a trial has finished or failed; starts it if it is not running.
     fn is_finished(&mut self, assignment: Assignment) -> Result<bool, LabError> {
-        let seed = self.seed(assignment.block);
-        let trial_job = self.trial_jobs.entry(assignment.index).or_insert(TrialJob {
+        let index = assignment.index;
+        let mut trial_job = self.trial_jobs.remove(&index).unwrap_or_else(|| TrialJob {
             job: None,
-            seed,
+            seed: self.seed(assignment.block),
             stuck: Vec::new(),
             outcome: None,
         });
-        if trial_job.outcome.is_some() {
-            return Ok(true);
-        }
-        let seed = trial_job.seed;
-        let Some(job) = &mut trial_job.job else {
-            let started = self.start(assignment, seed);
-            let Some(trial_job) = self.trial_jobs.get_mut(&assignment.index) else {
-                return Ok(false);
+        if trial_job.outcome.is_none() {
+            trial_job.outcome = match &mut trial_job.job {
+                None => match self.start(assignment, trial_job.seed) {
+                    Ok(job) => {
+                        trial_job.job = job;
+                        None
+                    }
+                    Err(cause) => Some(Err(cause)),
+                },
+                Some(job) => match job.poll() {
+                    Ok(None) => None,
+                    Ok(Some(JobOutcome::Finished(code))) => Some(Ok(code)),
+                    Err(cause) => Some(Err(cause)),
+                    Ok(Some(JobOutcome::Stuck(how))) => trial_job.hung(index, how).map(Err),
+                },
             };
-            match started {
-                Ok(job) => trial_job.job = job,
-                Err(cause) => trial_job.outcome = Some(Err(cause)),
-            }
-            return Ok(trial_job.outcome.is_some());
-        };
-        trial_job.outcome = match job.poll() {
-            Ok(None) => None,
-            Ok(Some(JobOutcome::Finished(code))) => Some(Ok(code)),
-            Err(cause) => Some(Err(cause)),
-            Ok(Some(JobOutcome::Stuck(how))) => trial_job.hung(assignment.index, how).map(Err),
-        };
-        Ok(trial_job.outcome.is_some())
+        }
+        let is_finished = trial_job.outcome.is_some();
+        self.trial_jobs.insert(index, trial_job);
+        Ok(is_finished)
     }
 
     /// The seed of a block, which counts from 1.

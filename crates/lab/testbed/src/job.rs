@@ -157,18 +157,17 @@ impl Job {
         let printed = fs::metadata(self.console()).map_or(0, |metadata| metadata.len());
         let computed = self.machine.computed();
         let since = computed.saturating_sub(self.last_output.1);
+        let seconds = since.as_secs();
         if self.channel.stuck() {
             return Ok(Some(JobOutcome::Stuck(format!(
-                "a guest took no interrupts, {} s of processor time after the last output",
-                since.as_secs()
+                "a guest took no interrupts, {seconds} s of processor time after the last output"
             ))));
         }
         if arrived || printed != self.last_output.2 {
             self.last_output = (Instant::now(), computed, printed);
         } else if since > self.silence_limit {
             return Ok(Some(JobOutcome::Stuck(format!(
-                "the host used {} s of processor time without output",
-                since.as_secs()
+                "the host used {seconds} s of processor time without output"
             ))));
         } else if self.last_output.0.elapsed() > OUTPUT_TIMEOUT {
             return Err(LabError::Host(HostError::Timeout {
@@ -196,11 +195,12 @@ impl Job {
 
     fn finish(&mut self, status: ExitStatus) -> Result<JobOutcome, LabError> {
         let Some(ended) = self.channel.ended() else {
-            return Err(LabError::Host(HostError::Program {
-                command: "the emulated host".into(),
-                status: format!("{status}, before its results arrived"),
-                output: format!("{}\n{}", tail(&self.console()), self.machine.messages()),
-            }));
+            let status = format!("{status}, before its results arrived");
+            let console = self.console();
+            let ended = self
+                .machine
+                .early_end("the emulated host", status, &console);
+            return Err(ended.into());
         };
         let archive = self.directory.path().join("archive");
         output_channel::fetch(&archive, ended, &self.results())?;
@@ -218,22 +218,13 @@ impl Client {
     /// Boots the host and waits until its end of the link exists.
     fn start(host: &Host, settings: &Settings, link: &Link, wire: &Path) -> Result<Self, LabError> {
         let directory = Scratch::create(&std::env::temp_dir())?;
-        let boot_files = BootFiles::pack(
-            directory.path(),
-            host,
-            settings,
-            &Payload::Client,
-            Some(link),
-        )?;
+        let (path, client) = (directory.path(), Payload::Client);
+        let boot_files = BootFiles::pack(path, host, settings, &client, Some(link))?;
+        let payload = client.pack(path, host.hypervisor)?;
         let files = Files {
-            initrd: &boot_files.initrd,
-            payload: &Payload::Client.pack(directory.path(), host.hypervisor)?,
-            console: Some(&directory.path().join("console")),
-            ports: None,
+            console: Some(&path.join("console")),
             link: Some((End::Client, wire)),
-            pstates: None,
-            trial: None,
-            snapshot: None,
+            ..Files::of(&boot_files.initrd, &payload)
         };
         let machine = QemuProcess::start(&machine::command_line(host, settings, files), None)?;
         let mut client = Self { machine, directory };
@@ -250,14 +241,9 @@ impl Client {
         let Some(status) = self.machine.ended()? else {
             return Ok(());
         };
-        Err(LabError::Host(HostError::Program {
-            command: "the emulated host of the client".to_owned(),
-            status: format!("{status}, before the plan's end"),
-            output: format!(
-                "{}\n{}",
-                tail(&self.directory.path().join("console")),
-                self.machine.messages()
-            ),
-        }))
+        let name = "the emulated host of the client";
+        let status = format!("{status}, before the plan's end");
+        let console = self.directory.path().join("console");
+        Err(self.machine.early_end(name, status, &console).into())
     }
 }

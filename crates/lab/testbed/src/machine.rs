@@ -40,6 +40,22 @@ pub(crate) struct Files<'a> {
     pub snapshot: Option<SnapshotFiles<'a>>,
 }
 
+impl<'a> Files<'a> {
+    /// The files of a machine on this terminal, without anything else.
+    pub fn of(initrd: &'a Path, payload: &'a Path) -> Self {
+        Self {
+            initrd,
+            payload,
+            console: None,
+            ports: None,
+            link: None,
+            pstates: None,
+            trial: None,
+            snapshot: None,
+        }
+    }
+}
+
 /// The files of a snapshot and of a machine that creates it or starts from it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SnapshotFiles<'a> {
@@ -157,15 +173,8 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     } else {
         places.last().map_or(0, |(_, end)| *end)
     };
-    line.option(
-        "-m",
-        format!(
-            "{}M,slots={},maxmem={}M",
-            settings.memory_mib,
-            disks.len(),
-            most >> 20
-        ),
-    );
+    let (mib, slots, most) = (settings.memory_mib, disks.len(), most >> 20);
+    line.option("-m", format!("{mib}M,slots={slots},maxmem={most}M"));
     for (position, ((path, bytes), (start, _))) in disks.iter().zip(&places).enumerate() {
         let (kept, path) = match (position, files.snapshot) {
             (ROOT, None) => (WriteMode::Private, *path),
@@ -174,28 +183,21 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         };
         let id = format!("disk{position}");
         line.option("-object", kept.memory(&id, path, *bytes));
-        let address = if nested {
-            String::new()
-        } else {
-            format!(",addr={start:#x}")
-        };
-        let unarmed = match kept {
-            WriteMode::ReadOnly => ",unarmed=on",
-            WriteMode::Private | WriteMode::Shared => "",
-        };
-        line.option(
-            "-device",
-            format!("nvdimm,id=nvdimm{position},memdev={id}{address}{unarmed}"),
-        );
+        let mut device = format!("nvdimm,id=nvdimm{position},memdev={id}");
+        if !nested {
+            device += &format!(",addr={start:#x}");
+        }
+        if matches!(kept, WriteMode::ReadOnly) {
+            device += ",unarmed=on";
+        }
+        line.option("-device", device);
     }
     if let Some(snapshot) = files.snapshot {
         let bytes = u64::from(settings.memory_mib) << 20;
         let memory = WriteMode::of(snapshot).memory("memory", snapshot.memory, bytes);
+        let monitor = value(snapshot.monitor);
         line.option("-object", memory)
-            .option(
-                "-qmp",
-                format!("unix:{},server=on,wait=off", value(snapshot.monitor)),
-            )
+            .option("-qmp", format!("unix:{monitor},server=on,wait=off"))
             // A write to this device pauses the machine.
             .option("-device", "pvpanic-pci")
             .option("-action", "panic=pause");
@@ -204,10 +206,8 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         }
     }
     if let Some(trial) = files.trial {
-        line.option(
-            "-fw_cfg",
-            format!("name={TRIAL_KEY},string={}", trial.replace(',', ",,")),
-        );
+        let trial = trial.replace(',', ",,");
+        line.option("-fw_cfg", format!("name={TRIAL_KEY},string={trial}"));
     }
 
     // Xen hides persistent memory from its Dom0, but lets it map addresses that are not memory. The Dom0 gets the
@@ -236,19 +236,12 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         Some(xen) => {
             line.option("-kernel", xen.to_string_lossy());
             // Multiboot modules: each is a file and its command line, separated by commas.
-            line.option(
-                "-initrd",
-                format!(
-                    "{} {kernel},{}",
-                    value(&host.files.kernel),
-                    value(files.initrd)
-                ),
-            );
+            let [image, initrd] = [host.files.kernel.as_path(), files.initrd].map(value);
+            line.option("-initrd", format!("{image} {kernel},{initrd}"));
             let dom0 = settings.memory_mib / 2;
             let scheduler = settings
                 .scheduler
-                .map(|one| format!(" sched={}", one.name()));
-            let scheduler = scheduler.unwrap_or_default();
+                .map_or(String::new(), |one| format!(" sched={}", one.name()));
             line.option(
                 "-append",
                 format!(
@@ -268,10 +261,8 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
             line.file(name, path);
         }
         // Without an event file descriptor a write is handled at its instruction.
-        line.option(
-            "-device",
-            "virtio-serial-pci,disable-legacy=on,ioeventfd=off",
-        );
+        let device = "virtio-serial-pci,disable-legacy=on,ioeventfd=off";
+        line.option("-device", device);
         for name in ["events", "results"] {
             line.port(name, &format!("vtax.{name}"));
         }

@@ -71,20 +71,10 @@ impl BootFiles {
         payload: &Payload<'_>,
         link: Option<&Link>,
     ) -> Result<Self, HostError> {
-        let keep = |path: &Path, content: &[u8]| {
-            Ok::<(), HostError>(vtax_files::write_scratch(path, content)?)
-        };
-        let governors = matches!(
-            payload,
-            Payload::Trial {
-                governors: true,
-                ..
-            }
-        );
-        let boot_files = Self::of(directory, governors);
-        keep(&boot_files.initrd, &initrd(host, payload, link)?)?;
+        let boot_files = Self::of(directory, payload.has_governors());
+        vtax_files::write_scratch(&boot_files.initrd, initrd(host, payload, link)?)?;
         if let Some(table) = &boot_files.pstates {
-            keep(table, &pstates::table(settings.processors()))?;
+            vtax_files::write_scratch(table, pstates::table(settings.processors()))?;
         }
         Ok(boot_files)
     }
@@ -119,11 +109,10 @@ fn initrd(host: &Host, payload: &Payload<'_>, link: Option<&Link>) -> Result<Vec
         Hypervisor::Kvm => KVM,
         Hypervisor::Xen => XEN,
     };
-    let governors = match payload {
-        Payload::Trial {
-            governors: true, ..
-        } => GOVERNORS,
-        _ => "",
+    let governors = if payload.has_governors() {
+        GOVERNORS
+    } else {
+        ""
     };
     add("hypervisor", [hypervisor, governors].concat().as_bytes());
     if let Some(link) = link {
@@ -143,6 +132,11 @@ fn initrd(host: &Host, payload: &Payload<'_>, link: Option<&Link>) -> Result<Vec
 }
 
 impl Payload<'_> {
+    /// Whether the host's processors have frequencies.
+    fn has_governors(&self) -> bool {
+        matches!(self, Self::Trial { governors, .. } if *governors)
+    }
+
     /// Writes the archive of the payload, with paths below the root of the host.
     ///
     /// # Errors
@@ -160,11 +154,12 @@ impl Payload<'_> {
             } => {
                 add_program(&mut archive, binary)?;
                 let place = format!("testbed:{hypervisor}");
-                for (name, content) in [
+                let files = [
                     ("command", *command),
                     ("plan.toml", plan),
                     ("place", &place),
-                ] {
+                ];
+                for (name, content) in files {
                     archive.executable(&format!("run/testbed/{name}"), content.as_bytes());
                 }
             }
@@ -222,10 +217,8 @@ fn loaded(file: &[u8]) -> Option<usize> {
     for position in 0..count {
         let entry = table.checked_add(size.checked_mul(position)?)?;
         if number(entry, 4)? == LOAD {
-            let (offset, length) = (
-                number(entry.checked_add(8)?, 8)?,
-                number(entry.checked_add(32)?, 8)?,
-            );
+            let offset = number(entry.checked_add(8)?, 8)?;
+            let length = number(entry.checked_add(32)?, 8)?;
             end = end.max(offset.checked_add(length)?);
         }
     }

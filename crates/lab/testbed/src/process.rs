@@ -54,14 +54,9 @@ impl Ports {
     /// The files of a machine with this output.
     pub fn files(&self) -> Files<'_> {
         Files {
-            initrd: Path::new(""),
-            payload: Path::new(""),
             console: Some(&self.console),
             ports: Some((&self.events, &self.results)),
-            link: None,
-            pstates: None,
-            trial: None,
-            snapshot: None,
+            ..Files::of(Path::new(""), Path::new(""))
         }
     }
 }
@@ -76,10 +71,8 @@ pub(crate) struct QemuProcess {
 impl QemuProcess {
     /// Starts QEMU; `state` is the value of [`STATE`].
     pub fn start(line: &Options, state: Option<&Path>) -> Result<Self, HostError> {
-        let messages = tempfile::tempfile().map_err(HostError::file("create", "a log"))?;
-        let output = messages
-            .try_clone()
-            .map_err(HostError::file("create", "a log"))?;
+        let files = tempfile::tempfile().and_then(|log| Ok((log.try_clone()?, log)));
+        let (output, messages) = files.map_err(HostError::file("create", "a log"))?;
         let mut command = line.command();
         if let Some(state) = state {
             command.env(STATE, state);
@@ -130,6 +123,15 @@ impl QemuProcess {
                 });
             }
             std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The error of the host `name` that ended early; `status` says how and before what.
+    pub fn early_end(&mut self, name: &str, status: String, console: &Path) -> HostError {
+        HostError::Program {
+            command: name.to_owned(),
+            status,
+            output: format!("{}\n{}", tail(console), self.messages()),
         }
     }
 

@@ -12,38 +12,16 @@ const PORT: u64 = 0xe0;
 /// Transition latency and bus master latency, in microseconds.
 const LATENCY: u64 = 10;
 
-/// A performance state of a processor.
-struct State {
-    mhz: u64,
-    milliwatts: u64,
-    /// The value of the port.
-    control: u64,
-}
-
 /// The states of a Xeon E5520, a processor of 2267 MHz and 80 W, whose turbo reaches 2.53 GHz (Intel ARK). The turbo is
 /// a state like the others: it does not depend on what other processors do. The watts are informative: Linux does not
 /// read them, and the cost model has watts of its own.
-const STATES: [State; 4] = [
-    State {
-        mhz: 2533,
-        milliwatts: 95_000,
-        control: 0x19,
-    },
-    State {
-        mhz: 2267,
-        milliwatts: 80_000,
-        control: 0x17,
-    },
-    State {
-        mhz: 1867,
-        milliwatts: 60_000,
-        control: 0x13,
-    },
-    State {
-        mhz: 1600,
-        milliwatts: 45_000,
-        control: 0x10,
-    },
+///
+/// Each is its MHz, its milliwatts and the value of the port.
+const STATES: [(u64, u64, u64); 4] = [
+    (2533, 95_000, 0x19),
+    (2267, 80_000, 0x17),
+    (1867, 60_000, 0x13),
+    (1600, 45_000, 0x10),
 ];
 
 /// The table for a host with this many processors.
@@ -79,13 +57,8 @@ fn definition(content: &[u8]) -> Vec<u8> {
     table
 }
 
-fn state(state: &State) -> Vec<u8> {
-    let State {
-        mhz,
-        milliwatts,
-        control,
-    } = state;
-    let fields = [*mhz, *milliwatts, LATENCY, LATENCY, *control, *control];
+fn state(&(mhz, milliwatts, control): &(u64, u64, u64)) -> Vec<u8> {
+    let fields = [mhz, milliwatts, LATENCY, LATENCY, control, control];
     package(&fields.map(integer))
 }
 

@@ -55,22 +55,19 @@ pub fn recipe(hypervisor: Hypervisor) -> Recipe {
         Hypervisor::Xen => &["phram", "mtdblock", "crc32c_generic", "ext4"],
     };
     let modules = ["virtio_pci", "virtio_console"].iter().chain(disk);
+    let file = |path: &str, text: &str| RecipeFile {
+        path: path.into(),
+        executable: false,
+        text: text.into(),
+    };
     Recipe {
         suite: "bookworm".into(),
         packages: packages.map(|name| (*name).to_owned()).collect(),
         kernel: None,
         modules: modules.map(|name| (*name).to_owned()).collect(),
         files: vec![
-            RecipeFile {
-                path: "/etc/hosts".into(),
-                executable: false,
-                text: "127.0.0.1 localhost\n::1 localhost\n".into(),
-            },
-            RecipeFile {
-                path: "/etc/hostname".into(),
-                executable: false,
-                text: "testbed\n".into(),
-            },
+            file("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
+            file("/etc/hostname", "testbed\n"),
         ],
     }
 }

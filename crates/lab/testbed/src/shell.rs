@@ -19,16 +19,8 @@ pub fn shell(host: &Host, settings: &Settings) -> Result<(), HostError> {
     let binary = std::env::current_exe().map_err(HostError::process("find", "the vtax program"))?;
     let shell = Payload::Shell { binary: &binary };
     let boot_files = BootFiles::pack(directory.path(), host, settings, &shell, None)?;
-    let files = Files {
-        initrd: &boot_files.initrd,
-        payload: &shell.pack(directory.path(), host.hypervisor)?,
-        console: None,
-        ports: None,
-        link: None,
-        pstates: None,
-        trial: None,
-        snapshot: None,
-    };
+    let payload = shell.pack(directory.path(), host.hypervisor)?;
+    let files = Files::of(&boot_files.initrd, &payload);
     let line = machine::command_line(host, settings, files);
     let status = line.command().status().map_err(missing)?;
     if status.success() {

@@ -221,11 +221,11 @@ impl Booting {
                 Some(signal) if signal == bus => ": is there room in the cache of vtax?",
                 _ => "",
             };
-            return Err(LabError::Host(HostError::Program {
-                command: "the emulated host".into(),
-                status: format!("{status}, before it was ready for a snapshot{full}"),
-                output: format!("{}\n{}", tail(&console), self.machine.messages()),
-            }));
+            let status = format!("{status}, before it was ready for a snapshot{full}");
+            let ended = self
+                .machine
+                .early_end("the emulated host", status, &console);
+            return Err(ended.into());
         }
         // An idle host uses no processor time, and one on a busy machine little.
         if self.machine.computed() > SILENT_CPU_TIME || self.since.elapsed() > OUTPUT_TIMEOUT {
@@ -313,17 +313,11 @@ fn name(host: &Host, settings: &Settings, boot_files: &BootFiles) -> Result<Stri
         digest.update([0]);
     }
     digest.update(host.emulator.describe()?);
-    for file in [Some(&boot_files.initrd), boot_files.pstates.as_ref()]
-        .into_iter()
-        .flatten()
-    {
+    for file in std::iter::once(&boot_files.initrd).chain(&boot_files.pstates) {
         digest.update(fs::read(file).map_err(HostError::file("read", file))?);
     }
-    let kernel = &host.files.kernel;
-    for file in [Some(kernel), Some(&host.root().path), host.xen.as_ref()]
-        .into_iter()
-        .flatten()
-    {
+    let images = [&host.files.kernel, &host.root().path];
+    for file in images.into_iter().chain(&host.xen) {
         let found = fs::metadata(file).map_err(HostError::file("read", file))?;
         digest.update(file.as_os_str().as_encoded_bytes());
         // The identity of a file in place of its gigabytes of content.
@@ -338,12 +332,8 @@ fn name(host: &Host, settings: &Settings, boot_files: &BootFiles) -> Result<Stri
         }
     }
     let digest = format!("{:x}", digest.finalize());
-    Ok(format!(
-        "{}-{}-{}",
-        boot()?,
-        host.files.recipe,
-        digest.get(..16).unwrap_or(&digest)
-    ))
+    let digest = digest.get(..16).unwrap_or(&digest);
+    Ok(format!("{}-{}-{digest}", boot()?, host.files.recipe))
 }
 
 /// The prefix of the names of snapshots of this boot of this machine.
@@ -372,11 +362,8 @@ fn tidy(cache: &Path, spare: usize) {
         })
         .collect();
     snapshots.sort_by_key(|snapshot| Reverse((snapshot.0, snapshot.1)));
-    let spare = snapshots
-        .iter()
-        .take(spare)
-        .filter(|snapshot| snapshot.0)
-        .count();
+    let newest = snapshots.iter().take(spare);
+    let spare = newest.filter(|snapshot| snapshot.0).count();
     let gone = snapshots.split_off(spare);
     // Releases the locks of the snapshots that stay.
     drop(snapshots);

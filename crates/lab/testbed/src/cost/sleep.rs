@@ -112,54 +112,64 @@ impl Sleep {
     /// Charges the idle gaps of a trial; `None` where they were not recorded.
     pub fn rest(&self, trial: &Trial) -> Option<Rest> {
         let gaps = &trial.observation.idle_gaps;
-        let window = trial.window.1.saturating_since(trial.window.0);
-        let window = window.as_secs_f64();
-        let online = trial.observation.processors.unwrap_or(0).max(gaps.len());
+        let (begin, end) = trial.window;
+        let window = end.saturating_since(begin).as_secs_f64();
         if gaps.is_empty() || window <= 0.0 {
             return None;
         }
-        let deepest = self.deepest.get(trial.treatment.kind());
-        let deepest = deepest.and_then(|name| self.state.iter().position(|of| of.name == *name));
-        let count = deepest.map_or(self.state.len(), |at| at + 1);
-        let states = || self.state.iter().take(count);
-
-        // Under Xen the gaps are Dom0's, and guests run in them.
-        let busy = trial.metrics.get(metric::CPU_MACHINE.name);
-        let unused = match busy {
-            Some(busy) if trial.treatment.kind() == "xen" => {
-                Some((1.0 - busy.quantity.value / online as f64).clamp(0.0, 1.0))
-            }
-            _ => None,
-        };
-
-        let names = once("awake").chain(states().map(|of| of.name.as_str()));
-        let mut processors: Vec<(String, f64)> = names.map(|name| (name.to_owned(), 0.0)).collect();
-        for of in gaps {
-            let until: Vec<f64> = states()
-                .map(|state| before(&of.bins, state.residency_us))
-                .collect();
-            let idle: f64 = of.bins.iter().map(|bin| bin.seconds).sum();
+        let online = trial.observation.processors.unwrap_or(0).max(gaps.len()) as f64;
+        let states = self.entered(trial.treatment.kind());
+        let most = window * unused(trial, online);
+        // The mean number of processors in each state, the first one awake.
+        let mut shares = vec![0.0; states.len() + 1];
+        for gap in gaps {
+            let idle: f64 = gap.bins.iter().map(|bin| bin.seconds).sum();
             // Both are read a few instructions apart.
-            let most = window * unused.unwrap_or(1.0);
             let scale = if idle > most { most / idle } else { 1.0 };
-            let ends = until.iter().copied().chain([idle]);
-            let begins = once(0.0).chain(until.iter().copied());
-            for ((_, share), (begin, end)) in processors.iter_mut().zip(begins.zip(ends)) {
+            let mut begin = 0.0;
+            for (number, share) in shares.iter_mut().enumerate() {
+                let deeper = states.get(number);
+                let end = deeper.map_or(idle, |state| before(&gap.bins, state.residency_us));
                 *share += (end - begin).max(0.0) * scale / window;
+                begin = end;
             }
         }
-        let asleep: f64 = processors.iter().map(|(_, share)| share).sum();
-        if let Some((_, awake)) = processors.first_mut() {
-            *awake += (online as f64 - asleep).max(0.0);
+        let asleep: f64 = shares.iter().sum();
+        if let Some(awake) = shares.first_mut() {
+            *awake += (online - asleep).max(0.0);
         }
-        let watts = once(self.awake).chain(states().map(|of| of.watts));
-        let watts = watts
-            .zip(&processors)
-            .map(|(watts, (_, share))| watts * share);
+        let all = once(("awake", self.awake));
+        let all = all.chain(
+            states
+                .iter()
+                .map(|state| (state.name.as_str(), state.watts)),
+        );
+        let watts = all
+            .clone()
+            .zip(&shares)
+            .map(|((_, watts), share)| watts * share);
         Some(Rest {
             watts: watts.sum::<f64>() / f64::from(self.cores),
-            processors,
+            processors: all.map(|(name, _)| name.to_owned()).zip(shares).collect(),
         })
+    }
+
+    /// The states that processors enter under a kind of platform.
+    fn entered(&self, kind: &str) -> &[State] {
+        let deepest = self.deepest.get(kind);
+        let deepest = deepest.and_then(|name| self.state.iter().position(|of| of.name == *name));
+        let entered = deepest.and_then(|deepest| self.state.get(..=deepest));
+        entered.unwrap_or(&self.state)
+    }
+}
+
+/// The part of the time of `online` processors that no guest uses. Under Xen the gaps are Dom0's, and guests run in them.
+fn unused(trial: &Trial, online: f64) -> f64 {
+    match trial.metrics.get(metric::CPU_MACHINE.name) {
+        Some(busy) if trial.treatment.kind() == "xen" => {
+            (1.0 - busy.quantity.value / online).clamp(0.0, 1.0)
+        }
+        _ => 1.0,
     }
 }
 

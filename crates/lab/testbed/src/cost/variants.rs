@@ -26,11 +26,8 @@ pub fn modelled(trial: &Trial) -> Vec<(String, BTreeMap<String, f64>)> {
     let variants = usable.flat_map(|model| FACTORS.map(|(factor, how)| (model, factor, how)));
     let all = variants.map(|(model, factor, how)| {
         let mut charged = trial.clone();
-        charge(
-            &mut charged,
-            &model.with_assumed(factor),
-            Nanoseconds(length),
-        );
+        let varied = model.with_assumed(factor);
+        charge(&mut charged, &varied, Nanoseconds(length));
         let metrics = charged.metrics.into_iter();
         let metrics = metrics.filter(|(name, _)| metric::MODEL.part(name).is_some());
         let values = metrics.map(|(name, metric)| (name, metric.quantity.value));
@@ -44,25 +41,7 @@ impl CostModel {
     /// Returns the model with each number that has no source multiplied by `factor`.
     fn with_assumed(&self, factor: f64) -> Self {
         let mut model = self.clone();
-        let (cycles, watts) = (&mut model.cycles, &mut model.watts);
-        for (name, price) in [
-            ("instruction", &mut cycles.instruction),
-            ("vm_exit", &mut cycles.vm_exit),
-            ("interrupt", &mut cycles.interrupt),
-            ("context_switch", &mut cycles.context_switch),
-            ("copied_byte", &mut cycles.copied_byte),
-            ("llc_miss", &mut cycles.llc_miss),
-            ("idle", &mut watts.idle),
-            ("per_gigahertz", &mut watts.per_gigahertz),
-        ] {
-            if self.is_assumed(name) {
-                *price *= factor;
-            }
-        }
-        for (name, price) in [
-            ("hypercall", &mut cycles.hypercall),
-            ("domain_switch", &mut cycles.domain_switch),
-        ] {
+        for (name, price) in model.numbers() {
             if self.is_assumed(name)
                 && let Some(price) = price
             {
