@@ -62,6 +62,11 @@ impl Service {
         }
     }
 
+    /// Returns the bytes of the last answer to a client that is refused, and logs it.
+    fn refusal(&self, client: &Client, status: u16, why: &str) -> Vec<u8> {
+        encode(&self.refuse(client, status, why), true, false)
+    }
+
     /// Returns the answer to a client that is refused, and logs it.
     fn refuse(&self, client: &Client, status: u16, why: &str) -> Response {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,8 +213,7 @@ fn serve_on_a_thread(
     let socket = Arc::new(socket);
     let Some(connection) = Connections::add(connections, &socket, service.limits.connections)
     else {
-        let busy = service.refuse(&client, 503, "too many requests at once");
-        let busy = encode(&busy, true, false);
+        let busy = service.refusal(&client, 503, "too many requests at once");
         // The answer fits into an empty send buffer.
         let _ = send(&socket, &busy, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         return;
@@ -234,15 +238,9 @@ fn serve(connection: &Connection, service: &Service, client: &Client) -> Result<
         let (answer, length) = match message::parse(&received) {
             Parsed::Incomplete => match receive(socket, &mut received, &mut until, limits)? {
                 None => continue,
-                Some((status, why)) => {
-                    let refused = service.refuse(client, status, why);
-                    (encode(&refused, true, false), None)
-                }
+                Some((status, why)) => (service.refusal(client, status, why), None),
             },
-            Parsed::Refused(status, why) => {
-                let refused = service.refuse(client, status, why);
-                (encode(&refused, true, false), None)
-            }
+            Parsed::Refused(status, why) => (service.refusal(client, status, why), None),
             Parsed::Request(request) => {
                 connection.set_activity(Activity::Answering)?;
                 let response = service.answer(&request, client);
@@ -329,17 +327,11 @@ fn before(until: Instant, socket: &OwnedFd, direction: Timeout) -> Result<(), Er
 }
 
 fn encode(response: &Response, whole: bool, keep_alive: bool) -> Vec<u8> {
-    let mut out = Vec::with_capacity(256 + response.body.len());
-    let length = response.body.len();
-    message::write_head(
-        &mut out,
-        response.status,
-        response.content_type,
-        length,
-        keep_alive,
-    );
+    let (status, kind, body) = (response.status, response.content_type, &response.body);
+    let mut out = Vec::with_capacity(256 + body.len());
+    message::write_head(&mut out, status, kind, body.len(), keep_alive);
     if whole {
-        out.extend_from_slice(&response.body);
+        out.extend_from_slice(body);
     }
     out
 }

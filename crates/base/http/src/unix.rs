@@ -9,7 +9,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with,
 };
 use std::fs::{self, FileType};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
@@ -32,10 +32,7 @@ pub enum Users {
 /// # Errors
 /// When another program listens there, the path is no socket, or the kernel refuses.
 pub fn listen(path: &Path, users: Users) -> Result<UnixListener, ListenError> {
-    let failed = |cause: Errno| ListenError::Bind {
-        address: Address::Unix(path.to_owned()),
-        cause: cause.into(),
-    };
+    let failed = |cause: Errno| refused(path)(cause.into());
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     let socket = stream_socket().map_err(failed)?;
     if users == Users::Owner {
@@ -62,16 +59,23 @@ pub fn remove(path: &Path) {
 }
 
 /// A non-blocking socket: connecting does not wait for a place in a listener's full queue either.
-fn stream_socket() -> Result<OwnedFd, Errno> {
+///
+/// # Errors
+/// When no descriptor is left.
+pub fn stream_socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError> {
-    let failed = |cause| ListenError::Bind {
+fn refused(path: &Path) -> impl Fn(io::Error) -> ListenError + Copy {
+    move |cause| ListenError::Bind {
         address: Address::Unix(path.to_owned()),
         cause,
-    };
+    }
+}
+
+fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError> {
+    let failed = refused(path);
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found.file_type(),
         Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),

@@ -151,14 +151,8 @@ impl Calls {
         ]);
         // musl makes threads by clone(2), and so does glibc where a filter above this one (systemd's RestrictNamespaces=,
         // those of container engines) answers clone3(2) with ENOSYS. Other uses of clone(2) make processes.
-        calls.allow_where(
-            libc::SYS_clone,
-            &[Argument::has(
-                0,
-                libc::CLONE_THREAD.unsigned_abs(),
-                libc::CLONE_THREAD.unsigned_abs(),
-            )],
-        )?;
+        let thread = libc::CLONE_THREAD.unsigned_abs();
+        calls.allow_where(libc::SYS_clone, &[Argument::has(0, thread, thread)])?;
         // The creation and the end of threads.
         calls.allow(&[
             libc::SYS_clone3,
