@@ -188,16 +188,10 @@ fn run(arguments: &RunArguments, words: &[&str]) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = arguments.workers.unwrap_or(cores);
     if arguments.accel == Accel::Tcg {
-        let qemus = Qemus::start(
-            &Image::open(&arguments.image)?,
-            arguments.count,
-            Accelerator::Tcg,
-        )?;
-        return serve(
-            arguments.http,
-            Arc::new(qemus.route()),
-            &format!("{} emulated guests", arguments.count),
-        );
+        let image = Image::open(&arguments.image)?;
+        let qemus = Qemus::start(&image, arguments.count, Accelerator::Tcg)?;
+        let what = format!("{} emulated guests", arguments.count);
+        return serve(arguments.http, Arc::new(qemus.route()), &what);
     }
     if arguments.live {
         let capacity = Capacity::of_this_process();
@@ -260,16 +254,16 @@ fn run(arguments: &RunArguments, words: &[&str]) -> Result<()> {
 
 fn run_shards(arguments: &RunArguments, words: &[&str], capacity: Capacity) -> Result<()> {
     if capacity.guests == 0 {
-        return Err(Error::Configuration {
-            asked: format!("{} live guests", arguments.count),
-            problem: format!("{} leave room for none", capacity.limit),
-        });
+        let problem = format!("{} leave room for none", capacity.limit);
+        let asked = format!("{} live guests", arguments.count);
+        return Err(Error::configuration(asked, problem));
     }
     if arguments.socket.is_some() {
-        return Err(Error::Configuration {
-            asked: "one UNIX socket for several shards".to_owned(),
-            problem: "use HTTP, or fewer live guests".to_owned(),
-        });
+        let asked = "one UNIX socket for several shards";
+        return Err(Error::configuration(
+            asked,
+            "use HTTP, or fewer live guests",
+        ));
     }
     let size = GUESTS_PER_PROCESS.min(capacity.guests);
     let count = arguments.count.div_ceil(size);
@@ -282,11 +276,8 @@ fn run_shards(arguments: &RunArguments, words: &[&str], capacity: Capacity) -> R
         say!("{count} processes of {size} live guests: more in one would slow each other");
     }
     let started = Instant::now();
-    let words: Vec<String> = words
-        .iter()
-        .chain(&["shard"])
-        .map(|word| (*word).to_owned())
-        .collect();
+    let words = words.iter().chain(&["shard"]);
+    let words: Vec<String> = words.map(|word| (*word).to_owned()).collect();
     let command = ShardCommand::of_this_program(&words)?;
     let mut shards = Shards::new(command, &Image::open(&arguments.image)?, size)?;
     shards.grow(arguments.count, || !ENDED.load(Ordering::SeqCst), |_| ())?;

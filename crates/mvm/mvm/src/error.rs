@@ -104,6 +104,36 @@ impl Error {
         }
     }
 
+    /// The error of an image with a defect.
+    pub(crate) fn image(image: &str, problem: impl Into<String>, remedy: &str) -> Self {
+        Self::Image {
+            image: image.to_owned(),
+            problem: problem.into(),
+            remedy: remedy.to_owned(),
+        }
+    }
+
+    /// The error of a program that failed, or is not installed.
+    pub(crate) fn program(
+        program: impl Into<String>,
+        problem: impl Into<String>,
+        remedy: &str,
+    ) -> Self {
+        Self::Program {
+            program: program.into(),
+            problem: problem.into(),
+            remedy: remedy.to_owned(),
+        }
+    }
+
+    /// The error of a request that this configuration cannot serve.
+    pub(crate) fn configuration(asked: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Configuration {
+            asked: asked.into(),
+            problem: problem.into(),
+        }
+    }
+
     /// The error where no temporary directory can be made.
     pub(crate) fn temporary_directory(cause: io::Error) -> Self {
         Self::System {

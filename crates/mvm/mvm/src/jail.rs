@@ -5,6 +5,7 @@
 //! connection or capability.
 
 use crate::error::{Error, Result};
+use crate::folder;
 use std::io;
 use std::path::Path;
 use tracing::warn;
@@ -56,12 +57,10 @@ pub fn isolate_branch_predictor() {
 fn check_writable(folder: &Path) -> Result<()> {
     use rustix::fs::Access;
     rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|cause| {
-        Error::Configuration {
-            asked: format!("write in {}", folder.display()),
-            problem: format!(
-                "{cause}, without capabilities, which the monitor drops; name a folder that its user may write in"
-            ),
-        }
+        let problem = format!(
+            "{cause}, without capabilities, which the monitor drops; name a folder that its user may write in"
+        );
+        Error::configuration(format!("write in {}", folder.display()), problem)
     })
 }
 
@@ -73,13 +72,6 @@ fn restrict_files(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> 
         warn!("this kernel has no Landlock: access to files is not restricted");
     }
     Ok(())
-}
-
-fn folder(path: &Path) -> &Path {
-    let folder = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    folder.unwrap_or(Path::new("."))
 }
 
 /// The system calls of workers, snapshots and the end of the program.
@@ -122,10 +114,8 @@ fn calls() -> std::result::Result<Calls, JailError> {
         calls.allow_where(libc::SYS_fcntl, &[Argument::is(1, command)])?;
     }
     let no_signals = Argument::has(2, libc::O_ASYNC.unsigned_abs(), 0);
-    calls.allow_where(
-        libc::SYS_fcntl,
-        &[Argument::is(1, libc::F_SETFL), no_signals],
-    )?;
+    let set_flags = [Argument::is(1, libc::F_SETFL), no_signals];
+    calls.allow_where(libc::SYS_fcntl, &set_flags)?;
     // KVM's own requests (KVMIO), and FIONBIO.
     #[expect(clippy::cast_possible_truncation, reason = "a request has 32 bits")]
     let nonblocking = (libc::FIONBIO as u32).cast_signed();

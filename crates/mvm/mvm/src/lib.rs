@@ -22,3 +22,13 @@ pub mod shard;
 pub mod tcg;
 
 pub use error::{Error, Result};
+
+use std::path::Path;
+
+/// The folder of a file.
+pub(crate) fn folder(path: &Path) -> &Path {
+    let folder = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}

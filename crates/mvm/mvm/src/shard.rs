@@ -60,14 +60,13 @@ impl Drop for Shard {
 }
 
 fn failed(first: u32, count: u32, problem: String) -> Error {
-    Error::Program {
-        program: format!(
-            "shard for guests {first} to {}",
-            first.saturating_add(count).saturating_sub(1)
-        ),
+    let last = first.saturating_add(count).saturating_sub(1);
+    let remedy = "see its message above; fewer guests need fewer shards";
+    Error::program(
+        format!("shard for guests {first} to {last}"),
         problem,
-        remedy: "see its message above; fewer guests need fewer shards".to_owned(),
-    }
+        remedy,
+    )
 }
 
 /// The command line of a shard without its arguments.
@@ -85,11 +84,9 @@ impl ShardCommand {
     /// # Errors
     /// [`Error::Program`] when its path cannot be read.
     pub fn of_this_program(words: &[String]) -> Result<Self> {
-        let program = std::env::current_exe().map_err(|cause| Error::Program {
-            program: "this program".to_owned(),
-            problem: cause.to_string(),
-            remedy: "start it by its full path".to_owned(),
-        })?;
+        let remedy = "start it by its full path";
+        let program = std::env::current_exe()
+            .map_err(|cause| Error::program("this program", cause.to_string(), remedy))?;
         Ok(Self {
             program,
             words: words.to_vec(),

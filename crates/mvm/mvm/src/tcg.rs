@@ -60,12 +60,12 @@ impl Qemus {
         accelerator: Accelerator,
     ) -> Result<Self> {
         if count > MAX_GUESTS {
-            return Err(Error::Configuration {
-                asked: format!("{count} emulated guests"),
-                problem: format!(
+            return Err(Error::configuration(
+                format!("{count} emulated guests"),
+                format!(
                     "each is a whole QEMU: at most {MAX_GUESTS}; with KVM there is no such limit"
                 ),
-            });
+            ));
         }
         let folder = tempfile::tempdir().map_err(Error::temporary_directory)?;
         let disk = folder.path().join("disk.img");
@@ -107,10 +107,9 @@ impl Qemus {
     /// The route to the guests.
     #[must_use]
     pub fn route(&self) -> QemuRoute {
+        let guests = 0..self.children.len() as u32;
         QemuRoute {
-            sockets: (0..self.children.len() as u32)
-                .map(|guest| self.socket(guest))
-                .collect(),
+            sockets: guests.map(|guest| self.socket(guest)).collect(),
         }
     }
 
@@ -132,11 +131,8 @@ impl Drop for Qemus {
 }
 
 fn failed(problem: String) -> Error {
-    Error::Program {
-        program: "qemu-system-x86_64".to_owned(),
-        problem,
-        remedy: "install Debian package qemu-system-x86, or use KVM".to_owned(),
-    }
+    let remedy = "install Debian package qemu-system-x86, or use KVM";
+    Error::program("qemu-system-x86_64", problem, remedy)
 }
 
 fn start_one(
@@ -149,20 +145,16 @@ fn start_one(
     if machine == Machine::Tuned {
         command.args(["-nodefaults", "-vga", "none", "-m", "1"]);
     }
+    let accelerator = match accelerator {
+        Accelerator::Tcg => "tcg",
+        Accelerator::Kvm => "kvm",
+    };
+    let (disk, socket) = (disk.display(), socket.display());
+    let drive = format!("file={disk},format=raw,if=ide,snapshot=on");
+    let serial = format!("unix:{socket},server=on,wait=off");
     command
-        .args(["-display", "none", "-accel"])
-        .arg(match accelerator {
-            Accelerator::Tcg => "tcg",
-            Accelerator::Kvm => "kvm",
-        });
-    command.arg("-drive").arg(format!(
-        "file={},format=raw,if=ide,snapshot=on",
-        disk.display()
-    ));
-    command
-        .arg("-serial")
-        .arg(format!("unix:{},server=on,wait=off", socket.display()));
-    command
+        .args(["-display", "none", "-accel", accelerator])
+        .args(["-drive", &drive, "-serial", &serial])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::inherit());
@@ -200,9 +192,7 @@ impl Route for QemuRoute {
     }
 
     fn status(&self) -> String {
-        format!(
-            "{{\"guests\":{},\"accelerator\":\"tcg\"}}\n",
-            self.sockets.len()
-        )
+        let guests = self.sockets.len();
+        format!("{{\"guests\":{guests},\"accelerator\":\"tcg\"}}\n")
     }
 }

@@ -33,26 +33,18 @@ pub fn assemble_source(name: &str, source: &str) -> Result<Image> {
         .arg(&output)
         .arg(&input)
         .output();
-    let run = run.map_err(|cause| Error::Program {
-        program: "nasm".to_owned(),
-        problem: start_problem(&cause),
-        remedy: "install Debian package nasm, or use a shipped image".to_owned(),
-    })?;
+    let remedy = "install Debian package nasm, or use a shipped image";
+    let run = run.map_err(|cause| Error::program("nasm", start_problem(&cause), remedy))?;
     if !run.status.success() {
         let printed = String::from_utf8_lossy(&run.stderr).replace(&*input.to_string_lossy(), name);
         let too_long = printed.contains("TIMES value") && printed.contains("negative");
-        return Err(Error::Program {
-            program: "nasm".to_owned(),
-            problem: printed.trim().to_owned(),
-            remedy: if too_long {
-                format!(
-                    "code and data do not fit the {} bytes before the signature: shorten them",
-                    SECTOR - 2
-                )
-            } else {
-                format!("correct {name}")
-            },
-        });
+        let remedy = if too_long {
+            let room = SECTOR - 2;
+            format!("code and data do not fit the {room} bytes before the signature: shorten them")
+        } else {
+            format!("correct {name}")
+        };
+        return Err(Error::program("nasm", printed.trim(), &remedy));
     }
     let bytes = fs::read(&output).map_err(Error::file("read", &output))?;
     Image::from_bytes(name, &bytes)
@@ -60,23 +52,12 @@ pub fn assemble_source(name: &str, source: &str) -> Result<Image> {
 
 /// Checks the origin in the source, because a flat binary does not contain it.
 fn check_origin(name: &str, source: &str) -> Result<()> {
-    let problem = |problem: String| {
-        Err(Error::Image {
-            image: name.to_owned(),
-            problem,
-            remedy: format!(
-                "start the source with `org {ORIGIN:#06X}`, where firmware loads boot sectors"
-            ),
-        })
-    };
-    let statements = source.lines().map(|line| {
-        line.split(';')
-            .next()
-            .unwrap_or("")
-            .trim()
-            .to_ascii_lowercase()
-    });
-    for statement in statements {
+    let remedy =
+        format!("start the source with `org {ORIGIN:#06X}`, where firmware loads boot sectors");
+    let problem = |problem: String| Err(Error::image(name, problem, &remedy));
+    let statements = source.lines().map(|line| line.split(';').next());
+    for statement in statements.flatten() {
+        let statement = statement.trim().to_ascii_lowercase();
         let statement = statement.trim_start_matches('[').trim_end_matches(']');
         let Some(operand) = statement
             .strip_prefix("org")
@@ -87,10 +68,10 @@ fn check_origin(name: &str, source: &str) -> Result<()> {
         return match number(operand.trim()) {
             Some(value) if value == u32::from(ORIGIN) => Ok(()),
             Some(value) => problem(format!("its origin is {value:#06x}")),
-            None => problem(format!(
-                "its origin `{}` is not a plain number",
-                operand.trim()
-            )),
+            None => {
+                let operand = operand.trim();
+                problem(format!("its origin `{operand}` is not a plain number"))
+            }
         };
     }
     problem("it names no origin".to_owned())

@@ -27,10 +27,7 @@ pub enum DiskFormat {
 /// # Errors
 /// [`Error::File`] when `path` cannot be written; [`Error::Program`] when qemu-img is missing or fails.
 pub fn write_disk(image: &Image, format: DiskFormat, path: &Path) -> Result<()> {
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
+    let folder = crate::folder(path);
     let failed = Error::file("write", path);
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
     file.write_all(image.bytes()).map_err(failed)?;
@@ -56,17 +53,12 @@ fn convert(raw: &Path, converted: &Path) -> Result<()> {
         .arg(raw)
         .arg(converted)
         .output();
-    let run = run.map_err(|cause| Error::Program {
-        program: "qemu-img".to_owned(),
-        problem: start_problem(&cause),
-        remedy: "install Debian package qemu-utils, or write format raw".to_owned(),
-    })?;
-    if !run.status.success() {
-        return Err(Error::Program {
-            program: "qemu-img".to_owned(),
-            problem: String::from_utf8_lossy(&run.stderr).trim().to_owned(),
-            remedy: "write format raw, which needs no other program".to_owned(),
-        });
+    let remedy = "install Debian package qemu-utils, or write format raw";
+    let run = run.map_err(|cause| Error::program("qemu-img", start_problem(&cause), remedy))?;
+    if run.status.success() {
+        return Ok(());
     }
-    Ok(())
+    let problem = String::from_utf8_lossy(&run.stderr);
+    let remedy = "write format raw, which needs no other program";
+    Err(Error::program("qemu-img", problem.trim(), remedy))
 }

@@ -51,23 +51,17 @@ impl Image {
     pub fn from_bytes(name: impl Into<String>, bytes: &[u8]) -> Result<Self> {
         let name = name.into();
         let Ok(sector) = <[u8; SECTOR]>::try_from(bytes) else {
-            return Err(Error::Image {
-                image: name,
-                problem: format!("it has {} bytes; a boot sector has {SECTOR}", bytes.len()),
-                remedy: "end the source with `times 510 - ($ - $$) db 0` and `dw 0xAA55`, \
-                         and keep code and data within 510 bytes"
-                    .to_owned(),
-            });
+            let problem = format!("it has {} bytes; a boot sector has {SECTOR}", bytes.len());
+            let remedy = "end the source with `times 510 - ($ - $$) db 0` and `dw 0xAA55`, \
+                          and keep code and data within 510 bytes";
+            return Err(Error::image(&name, problem, remedy));
         };
         let [.., low, high] = sector;
         if [low, high] != SIGNATURE {
-            return Err(Error::Image {
-                image: name,
-                problem: format!(
-                    "it ends in {low:#04x} {high:#04x}, not in the boot signature 0x55 0xaa"
-                ),
-                remedy: "end the source with `dw 0xAA55`".to_owned(),
-            });
+            let problem =
+                format!("it ends in {low:#04x} {high:#04x}, not in the boot signature 0x55 0xaa");
+            let remedy = "end the source with `dw 0xAA55`";
+            return Err(Error::image(&name, problem, remedy));
         }
         Ok(Self {
             name,
@@ -108,14 +102,12 @@ impl Image {
                 let profile = Profile::parse(name_or_path, &String::from_utf8_lossy(&text))?;
                 assemble_source(name_or_path, &profile.to_assembly())
             }
-            _ if !path.exists() => Err(Error::Image {
-                image: name_or_path.to_owned(),
-                problem: "neither a shipped image nor a file".to_owned(),
-                remedy: format!(
-                    "shipped are: {}",
-                    Self::shipped_names().collect::<Vec<_>>().join(", ")
-                ),
-            }),
+            _ if !path.exists() => {
+                let names: Vec<_> = Self::shipped_names().collect();
+                let remedy = format!("shipped are: {}", names.join(", "));
+                let problem = "neither a shipped image nor a file";
+                Err(Error::image(name_or_path, problem, &remedy))
+            }
             _ => Self::from_bytes(name_or_path, &read(path)?),
         }
     }

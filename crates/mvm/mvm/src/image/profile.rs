@@ -88,11 +88,8 @@ impl Profile {
             let profile: Self = toml::from_str(text)?;
             profile.steps().map(|_| profile)
         };
-        read().map_err(|problem: ProfileError| Error::Image {
-            image: name.to_owned(),
-            problem: problem.to_string(),
-            remedy: "see docs/components/mvm.md, CPU profiles".to_owned(),
-        })
+        let remedy = "see docs/components/mvm.md, CPU profiles";
+        read().map_err(|problem: ProfileError| Error::image(name, problem.to_string(), remedy))
     }
 
     fn steps(&self) -> std::result::Result<Vec<Step>, ProfileError> {

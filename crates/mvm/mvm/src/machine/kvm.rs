@@ -216,10 +216,8 @@ impl Slot {
         tenancy: Tenancy,
     ) -> Result<Self> {
         if index >= arena.slots {
-            return Err(Error::Configuration {
-                asked: format!("slot {index}"),
-                problem: format!("memory was reserved for {} slots", arena.slots),
-            });
+            let problem = format!("memory was reserved for {} slots", arena.slots);
+            return Err(Error::configuration(format!("slot {index}"), problem));
         }
         let failed = |step: &str| {
             let tried = format!("{step} for guest {index}");

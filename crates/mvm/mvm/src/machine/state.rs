@@ -6,7 +6,7 @@ use super::devices::{Devices, Pic, Pit};
 use crate::error::{Error, Result};
 use crate::image::{Image, ORIGIN, SECTOR};
 use kvm_bindings::{kvm_fpu, kvm_regs, kvm_sregs, kvm_vcpu_events};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// The floating-point and vector registers in FXSAVE's layout.
 #[repr(C)]
@@ -26,15 +26,8 @@ pub struct Fpu {
 impl Default for Fpu {
     fn default() -> Self {
         Self {
-            registers: [[0; 16]; 8],
-            xmm: [[0; 16]; 16],
-            last_instruction: 0,
-            last_data: 0,
             control: 0x37F,
-            status: 0,
-            last_opcode: 0,
-            tags: 0,
-            mxcsr: 0,
+            ..Self::new_zeroed()
         }
     }
 }

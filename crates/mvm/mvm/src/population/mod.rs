@@ -306,16 +306,12 @@ impl Population {
     /// As [`Population::census`], with the stored bytes, for which it reads every guest.
     #[must_use]
     pub fn full_census(&self) -> Census {
-        let stored_bytes = self
-            .guests
-            .iter()
-            .map(|guest| match &*lock(guest) {
-                Guest::Idle(GuestState::Stored(stored)) => stored.len() as u64,
-                _ => 0,
-            })
-            .sum();
+        let stored = self.guests.iter().map(|guest| match &*lock(guest) {
+            Guest::Idle(GuestState::Stored(stored)) => stored.len() as u64,
+            _ => 0,
+        });
         Census {
-            stored_bytes,
+            stored_bytes: stored.sum(),
             ..self.census()
         }
     }
@@ -385,17 +381,13 @@ impl Population {
         let Some(guest) = self.guest(number) else {
             return;
         };
-        let mut guest = lock(guest);
-        if let Guest::Active(active) = &mut *guest {
-            for (i, ask) in active.asks.iter_mut().enumerate() {
-                if ask.reply == Some(reply) {
-                    ask.reply = None;
-                    if i > 0 {
-                        // The request was never sent, so no answer will come.
-                        active.asks.remove(i);
-                    }
-                    break;
-                }
+        if let Guest::Active(active) = &mut *lock(guest) {
+            let asked = active.asks.iter().position(|ask| ask.reply == Some(reply));
+            if let Some(later @ 1..) = asked {
+                // The request was never sent, so no answer will come.
+                active.asks.remove(later);
+            } else if let (Some(_), Some(first)) = (asked, active.asks.front_mut()) {
+                first.reply = None;
             }
         }
     }
@@ -459,13 +451,11 @@ fn check_capacity(plan: &Plan) -> Result<()> {
     if plan.count <= capacity.guests {
         return Ok(());
     }
-    Err(Error::Configuration {
-        asked: format!("{} live guests in one process", plan.count),
-        problem: format!(
-            "{} allow {}; use more shards",
-            capacity.limit, capacity.guests
-        ),
-    })
+    let capacity::Capacity { guests, limit } = capacity;
+    Err(Error::configuration(
+        format!("{} live guests in one process", plan.count),
+        format!("{limit} allow {guests}; use more shards"),
+    ))
 }
 
 fn reset_state(host: &Host, image: &Image) -> Result<Reset> {

@@ -35,6 +35,14 @@ struct DigestWriter<W> {
     digest: Sha256,
 }
 
+impl<W: Write> DigestWriter<W> {
+    /// Writes the number of some bytes, and the bytes.
+    fn block(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(&(bytes.len() as u32).to_le_bytes())?;
+        self.write_all(bytes)
+    }
+}
+
 impl<W: Write> Write for DigestWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.to.write(bytes)?;
@@ -54,10 +62,8 @@ impl Population {
     /// [`Error::File`] when it cannot be written; [`Error::Configuration`] when guests are live.
     pub fn save(&self, path: &Path) -> Result<()> {
         let Storage::Parked(reset) = &self.storage else {
-            return Err(Error::Configuration {
-                asked: "save a live population".to_owned(),
-                problem: "live guests keep their state in KVM; run them parked".to_owned(),
-            });
+            let problem = "live guests keep their state in KVM; run them parked";
+            return Err(Error::configuration("save a live population", problem));
         };
         self.held.store(true, Ordering::Release);
         let outcome = self.write(path, reset).map_err(Error::file("write", path));
@@ -66,10 +72,7 @@ impl Population {
     }
 
     fn write(&self, path: &Path, reset: &Reset) -> io::Result<()> {
-        let folder = path
-            .parent()
-            .filter(|p| !p.as_os_str().is_empty())
-            .unwrap_or_else(|| Path::new("."));
+        let folder = crate::folder(path);
         let file = tempfile::NamedTempFile::new_in(folder)?;
         let mut out = DigestWriter {
             to: BufWriter::with_capacity(1 << 20, file),
@@ -78,27 +81,21 @@ impl Population {
         out.write_all(MAGIC)?;
         out.write_all(&VERSION.to_le_bytes())?;
         let name: Vec<u8> = self.plan.image.name().bytes().take(255).collect();
-        out.write_all(&(name.len() as u32).to_le_bytes())?;
-        out.write_all(&name)?;
+        out.block(&name)?;
         out.write_all(self.plan.image.bytes())?;
-        let processor = reset.processor_bytes();
-        out.write_all(&(processor.len() as u32).to_le_bytes())?;
-        out.write_all(processor)?;
+        out.block(reset.processor_bytes())?;
         out.write_all(&self.plan.first.to_le_bytes())?;
         out.write_all(&self.plan.count.to_le_bytes())?;
         out.write_all(&self.now().to_le_bytes())?;
         for (number, guest) in (self.plan.first..).zip(&self.guests) {
             let (kind, stored) = stored(guest, || lock(&self.ticking).contains_key(&number));
             out.write_all(&[kind])?;
-            out.write_all(&(stored.len() as u32).to_le_bytes())?;
-            out.write_all(&stored)?;
+            out.block(&stored)?;
         }
         let digest = out.digest.clone().finalize();
         out.write_all(&digest)?;
-        let file = out
-            .to
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error)?;
+        let file = out.to.into_inner();
+        let file = file.map_err(io::IntoInnerError::into_error)?;
         file.as_file().sync_all()?;
         file.persist(path).map_err(|e| e.error)?;
         fs::File::open(folder)?.sync_all()
@@ -125,64 +122,46 @@ impl Population {
             .ok_or_else(|| refuse("it is truncated"))?;
         let mut reader = Reader {
             rest: content.get(MAGIC.len()..).unwrap_or_default(),
+            path,
         };
-        let version = reader.u32().ok_or_else(|| refuse("it is truncated"))?;
+        let version = reader.u32().map_err(|_| refuse("it is truncated"))?;
         if version != VERSION {
-            return Err(refuse(&format!(
-                "it has version {version}; this program reads version {VERSION}"
-            )));
+            let problem = format!("it has version {version}; this program reads version {VERSION}");
+            return Err(refuse(&problem));
         }
         if Sha256::digest(content).as_slice() != digest {
-            return Err(refuse(
-                "its checksum does not match: it is truncated or was altered",
-            ));
+            let problem = "its checksum does not match: it is truncated or was altered";
+            return Err(refuse(problem));
         }
-        let short = || refuse("it ends early");
-        let name = reader.block().ok_or_else(short)?;
-        let image = reader.take(SECTOR).ok_or_else(short)?;
-        let image = Image::from_bytes(String::from_utf8_lossy(name), image)?;
-        let processor = reader.block().ok_or_else(short)?;
-        let reset =
-            Reset::from_processor_bytes(processor, &image).map_err(|e| refuse(&e.to_string()))?;
-        let first = reader.u32().ok_or_else(short)?;
-        let count = reader.u32().ok_or_else(short)?;
-        let clock = u64::from_le_bytes(
-            reader
-                .take(8)
-                .and_then(|b| b.try_into().ok())
-                .ok_or_else(short)?,
-        );
+        let name = String::from_utf8_lossy(reader.block()?);
+        let image = Image::from_bytes(name, reader.take(SECTOR)?)?;
+        let reset = Reset::from_processor_bytes(reader.block()?, &image);
+        let reset = reset.map_err(|e| refuse(&e.to_string()))?;
+        let (first, count) = (reader.u32()?, reader.u32()?);
+        let clock = u64::from_le_bytes(*reader.array()?);
         let mut guests = Vec::new();
         let mut awake = Vec::new();
         let mut dead = 0;
         for number in (u64::from(first)..).take(count as usize) {
-            let kind = reader
-                .take(1)
-                .and_then(<[u8]>::first)
-                .copied()
-                .ok_or_else(short)?;
-            let stored = reader.block().ok_or_else(short)?;
+            let [kind] = *reader.array()?;
+            let stored = reader.block()?;
             guests.push(Mutex::new(match kind {
                 IDLE | AWAKE => {
                     check(stored, &reset).map_err(|e| refuse(&format!("guest {number}: {e}")))?;
                     if kind == AWAKE {
-                        awake.push(
-                            u32::try_from(number)
-                                .map_err(|_| refuse("a guest's number is too large"))?,
-                        );
+                        let number = u32::try_from(number);
+                        awake.push(number.map_err(|_| refuse("a guest's number is too large"))?);
                     }
                     Guest::Idle(GuestState::Stored(stored.into()))
                 }
                 DEAD => {
                     dead += 1;
-                    Guest::Dead(
-                        fault(stored).ok_or_else(|| refuse("a guest died of nothing known"))?,
-                    )
+                    let fault = fault(stored);
+                    Guest::Dead(fault.ok_or_else(|| refuse("a guest died of nothing known"))?)
                 }
                 other => {
-                    return Err(refuse(&format!(
-                        "guest {number} is of unknown kind {other}"
-                    )));
+                    let problem = format!("guest {number} is of unknown kind {other}");
+                    return Err(refuse(&problem));
                 }
             }));
         }
@@ -195,14 +174,8 @@ impl Population {
             count,
             holding: Holding::Parked,
         };
-        let population = Self::assemble(
-            plan,
-            Host::open()?,
-            Storage::Parked(Box::new(reset)),
-            guests,
-            Clock::host(clock),
-            count,
-        )?;
+        let (host, storage) = (Host::open()?, Storage::Parked(Box::new(reset)));
+        let population = Self::assemble(plan, host, storage, guests, Clock::host(clock), count)?;
         population.dead.store(dead, Ordering::Relaxed);
         for number in awake {
             // A timer or an unfinished slice continues as soon as a worker runs.
@@ -218,14 +191,8 @@ fn stored(guest: &Mutex<Guest>, ticking: impl Fn() -> bool) -> (u8, Vec<u8>) {
         match &*lock(guest) {
             Guest::Idle(GuestState::Stored(stored)) => {
                 // A guest that was never booted is awake, because its boot sector has not run.
-                return (
-                    if ticking() || stored.is_empty() {
-                        AWAKE
-                    } else {
-                        IDLE
-                    },
-                    stored.to_vec(),
-                );
+                let is_awake = ticking() || stored.is_empty();
+                return (if is_awake { AWAKE } else { IDLE }, stored.to_vec());
             }
             Guest::Dead(fault) => return (DEAD, fault_bytes(*fault)),
             Guest::Active(active) => {
@@ -268,20 +235,37 @@ fn fault(bytes: &[u8]) -> Option<Fault> {
 
 struct Reader<'a> {
     rest: &'a [u8],
+    /// The file, for errors.
+    path: &'a Path,
 }
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.rest.split_at_checked(length)?;
+    fn early_end(&self) -> Error {
+        Error::Snapshot {
+            path: self.path.to_owned(),
+            problem: "it ends early".to_owned(),
+        }
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8]> {
+        let taken = self.rest.split_at_checked(length);
+        let (taken, rest) = taken.ok_or_else(|| self.early_end())?;
         self.rest = rest;
-        Some(taken)
+        Ok(taken)
     }
 
-    fn u32(&mut self) -> Option<u32> {
-        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    fn array<const N: usize>(&mut self) -> Result<&'a [u8; N]> {
+        let taken = self.rest.split_first_chunk();
+        let (taken, rest) = taken.ok_or_else(|| self.early_end())?;
+        self.rest = rest;
+        Ok(taken)
     }
 
-    fn block(&mut self) -> Option<&'a [u8]> {
+    fn u32(&mut self) -> Result<u32> {
+        self.array().map(|bytes| u32::from_le_bytes(*bytes))
+    }
+
+    fn block(&mut self) -> Result<&'a [u8]> {
         let length = self.u32()? as usize;
         self.take(length)
     }

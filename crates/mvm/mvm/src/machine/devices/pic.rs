@@ -59,20 +59,13 @@ impl Chip {
 
     fn set_line(&mut self, irq: u8, high: bool) {
         let bit = 1 << (irq & 7);
-        if self.level_triggered & bit != 0 {
-            if high {
-                self.requests |= bit;
-            } else {
-                self.requests &= !bit;
-            }
-        } else if high && self.lines & bit == 0 {
+        let by_level = self.level_triggered & bit != 0;
+        if high && (by_level || self.lines & bit == 0) {
             self.requests |= bit;
+        } else if by_level {
+            self.requests &= !bit;
         }
-        self.lines = if high {
-            self.lines | bit
-        } else {
-            self.lines & !bit
-        };
+        self.lines = self.lines & !bit | u8::from(high) << (irq & 7);
     }
 
     fn acknowledge(&mut self, irq: u8) {
@@ -119,20 +112,15 @@ impl Chip {
         }
         match value >> 5 {
             0 | 4 => self.rotate_on_auto_end = value >> 7,
-            operation @ (1 | 5) => {
-                let foremost = self.priority(self.service);
-                if foremost != 8 {
-                    let irq = (foremost + self.first) & 7;
-                    self.service &= !(1 << irq);
-                    if operation == 5 {
-                        self.first = (irq + 1) & 7;
-                    }
-                }
-            }
-            operation @ (3 | 7) => {
-                let irq = value & 7;
+            operation @ (1 | 3 | 5 | 7) => {
+                // The end of a named IRQ, or of the foremost one.
+                let irq = match self.priority(self.service) {
+                    _ if operation & 2 != 0 => value & 7,
+                    8 => return,
+                    foremost => (foremost + self.first) & 7,
+                };
                 self.service &= !(1 << irq);
-                if operation == 7 {
+                if operation & 4 != 0 {
                     self.first = (irq + 1) & 7;
                 }
             }
@@ -142,17 +130,14 @@ impl Chip {
     }
 
     fn data(&mut self, value: u8) {
+        let last = if self.needs_icw4 != 0 { 3 } else { 0 };
         match self.initialising {
             0 => self.mask = value,
             1 => {
                 self.vector_base = value & 0xF8;
-                self.initialising = if self.single != 0 {
-                    if self.needs_icw4 != 0 { 3 } else { 0 }
-                } else {
-                    2
-                };
+                self.initialising = if self.single != 0 { last } else { 2 };
             }
-            2 => self.initialising = if self.needs_icw4 != 0 { 3 } else { 0 },
+            2 => self.initialising = last,
             _ => {
                 self.special_nested = (value >> 4) & 1;
                 self.auto_end = (value >> 1) & 1;

@@ -215,27 +215,18 @@ impl Pit {
             channel.count(now)
         };
         let [low, high] = count.to_le_bytes();
-        match channel.access {
-            1 => {
-                channel.latched = 0;
-                low
-            }
-            2 => {
-                channel.latched = 0;
-                high
-            }
-            _ if channel.reading_high == 0 => {
-                channel.reading_high = 1;
-                // Both halves of an unlatched read come from one count, so that the value is consistent.
-                channel.latch = count;
-                channel.latched = 1;
-                low
-            }
-            _ => {
-                channel.reading_high = 0;
-                channel.latched = 0;
-                high
-            }
+        let has_two = !matches!(channel.access, 1 | 2);
+        let is_first_of_two = has_two && channel.reading_high == 0;
+        if is_first_of_two {
+            // Both halves of an unlatched read come from one count, so that the value is consistent.
+            channel.latch = count;
+        }
+        channel.latched = u8::from(is_first_of_two);
+        channel.reading_high = channel.latched;
+        if is_first_of_two || channel.access == 1 {
+            low
+        } else {
+            high
         }
     }
 }

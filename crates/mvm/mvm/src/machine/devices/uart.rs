@@ -66,11 +66,8 @@ impl Uart {
                 _ => 14,
             };
             // Fewer than the trigger level raise the time-out interrupt, here without the wait.
-            return if self.received.len() >= trigger {
-                0x04
-            } else {
-                0x0C
-            };
+            let is_reached = self.received.len() >= trigger;
+            return if is_reached { 0x04 } else { 0x0C };
         }
         if r.interrupt_enable & IER_TRANSMIT != 0 && r.transmitter_empty != 0 {
             return 0x02;
@@ -104,15 +101,9 @@ impl Uart {
             }
             (2, _) => {
                 if value & FCR_CLEAR_RECEIVE != 0 || (value ^ r.fifo_control) & FCR_ENABLE != 0 {
-                    let fifo = self
-                        .received
-                        .len()
-                        .min(if r.fifo_control & FCR_ENABLE != 0 {
-                            16
-                        } else {
-                            1
-                        });
-                    self.received.drain(..fifo);
+                    let has_fifo = r.fifo_control & FCR_ENABLE != 0;
+                    let size = if has_fifo { 16 } else { 1 };
+                    self.received.drain(..size.min(self.received.len()));
                 }
                 self.registers.fifo_control = value & 0xC9;
             }
@@ -143,12 +134,8 @@ impl Uart {
                 if cause == 0x02 {
                     self.registers.transmitter_empty = 0;
                 }
-                cause
-                    | if self.registers.fifo_control & FCR_ENABLE != 0 {
-                        0xC0
-                    } else {
-                        0
-                    }
+                let has_fifo = self.registers.fifo_control & FCR_ENABLE != 0;
+                cause | if has_fifo { 0xC0 } else { 0 }
             }
             (3, _) => r.line_control,
             (4, _) => r.modem_control,

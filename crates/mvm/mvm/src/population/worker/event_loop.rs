@@ -89,14 +89,13 @@ impl Worker {
         let register = |cause| Error::of_limit("watch a listener", cause);
         let mut tcp = tcp.map(TcpListener::from_std);
         let mut unix = unix.map(UnixListener::from_std);
+        let (events, interest) = (poll.registry(), Interest::READABLE);
         if let Some(listener) = &mut tcp {
-            poll.registry()
-                .register(listener, TCP, Interest::READABLE)
-                .map_err(register)?;
+            events.register(listener, TCP, interest).map_err(register)?;
         }
         if let Some(listener) = &mut unix {
-            poll.registry()
-                .register(listener, UNIX, Interest::READABLE)
+            events
+                .register(listener, UNIX, interest)
                 .map_err(register)?;
         }
         let clock = population.clock.clone();

@@ -61,10 +61,10 @@ impl Listeners {
             listener.set_nonblocking(true)?;
             Ok(listener)
         };
-        let tcp = match addresses.http {
-            Some(address) => Some(tcp(address).map_err(system(format!("listen on {address}")))?),
-            None => None,
-        };
+        let tcp = addresses
+            .http
+            .map(|address| tcp(address).map_err(system(format!("listen on {address}"))));
+        let tcp = tcp.transpose()?;
         let unix = match &addresses.unix {
             Some(path) => {
                 let listener = unix::listen(path, Users::ByUmask)?;
@@ -161,16 +161,10 @@ impl Workers {
         };
         for (index, poll) in polls.into_iter().enumerate() {
             let clone = |e| Error::of_limit("share a listener", e);
-            let tcp = tcp
-                .as_ref()
-                .map(TcpListener::try_clone)
-                .transpose()
-                .map_err(clone)?;
-            let unix = unix
-                .as_ref()
-                .map(UnixListener::try_clone)
-                .transpose()
-                .map_err(clone)?;
+            let tcp = tcp.as_ref().map(TcpListener::try_clone);
+            let tcp = tcp.transpose().map_err(clone)?;
+            let unix = unix.as_ref().map(UnixListener::try_clone);
+            let unix = unix.transpose().map_err(clone)?;
             let shared = Arc::clone(&shared);
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{index}"))

@@ -3,15 +3,15 @@
 
 use super::super::queue::Next;
 use super::super::{
-    Active, Answer, Guest, GuestState, Holding, LiveGuest, MAX_ANSWER, ReplyTo, Storage, activate,
-    lock,
+    Active, Answer, Guest, GuestState, Holding, LiveGuest, MAX_ANSWER, Population, ReplyTo,
+    Storage, activate, lock,
 };
 use super::event_loop::{Timer, Worker};
 use crate::error::{Error, Result};
 use crate::machine::devices::Devices;
 use crate::machine::kvm::{Slot, Tenancy};
 use crate::machine::pack::{pack, unpack};
-use crate::machine::{Fault, Stop, run};
+use crate::machine::{Clock, Fault, Stop, run};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -150,15 +150,8 @@ impl Worker {
                 (Storage::Parked(reset), Some((slot, arena))) => {
                     let mut devices = unpack(&stored, slot, reset)?;
                     devices.receive(inbox);
-                    let (mut stop, lost) = run(
-                        slot,
-                        &mut devices,
-                        &mut self.clock,
-                        None,
-                        &mut self.output,
-                        MAX_SLICE_OUTPUT,
-                    )?;
-                    population.lost_output.fetch_add(lost, Ordering::Relaxed);
+                    let (clock, output) = (&mut self.clock, &mut self.output);
+                    let mut stop = run_slice(population, slot, &mut devices, clock, output)?;
                     if slot.paging() {
                         stop = Stop::Dead(Fault::Paging);
                     }
@@ -193,18 +186,24 @@ impl Worker {
         };
         let LiveGuest { slot, devices } = &mut *held;
         devices.receive(inbox);
-        let (stop, lost) = run(
-            slot,
-            devices,
-            &mut self.clock,
-            None,
-            &mut self.output,
-            MAX_SLICE_OUTPUT,
-        )?;
-        population.lost_output.fetch_add(lost, Ordering::Relaxed);
+        let (clock, output) = (&mut self.clock, &mut self.output);
+        let stop = run_slice(population, slot, devices, clock, output)?;
         let deadline = devices.deadline();
         Ok((stop, GuestState::LiveGuest(held), deadline))
     }
+}
+
+/// Runs a guest until it stops or is preempted, and counts the output beyond the most of a slice.
+fn run_slice(
+    population: &Population,
+    slot: &mut Slot,
+    devices: &mut Devices,
+    clock: &mut Clock,
+    output: &mut Vec<u8>,
+) -> Result<Stop> {
+    let (stop, lost) = run(slot, devices, clock, None, output, MAX_SLICE_OUTPUT)?;
+    population.lost_output.fetch_add(lost, Ordering::Relaxed);
+    Ok(stop)
 }
 
 /// Processor time of this thread, in ns. It leaves out the time that the host gave to other threads.
