@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use vtax_kernel::text;
 use vtax_nic::control::api::{Request, Response};
 use vtax_nic::control::client::{Client, ClientError};
 use vtax_nic::hold::Mode;
@@ -144,16 +145,11 @@ impl Backend {
             if read("comm")?.trim() == "operator" {
                 continue;
             }
-            let nanos = read("schedstat")?
-                .split(' ')
-                .next()
-                .and_then(|n| n.parse().ok());
+            let times = read("schedstat")?;
+            let nanos = times.split(' ').next().and_then(|n| n.parse().ok());
             usage.cpu += Duration::from_nanos(nanos.unwrap_or(0));
             let status = read("status")?;
-            let sleeps = status
-                .lines()
-                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
-                .and_then(|count| count.trim().parse::<u64>().ok());
+            let sleeps = text::keyed(status.as_bytes(), "voluntary_ctxt_switches:");
             usage.sleeps += sleeps.unwrap_or(0);
         }
         Ok(usage)

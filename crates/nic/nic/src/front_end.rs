@@ -5,10 +5,7 @@ use crate::hold::Nanos;
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::Connection;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
-    sockopt,
-};
+use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, connect, sockopt};
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -169,7 +166,7 @@ impl FrontEnd {
         };
         self.retry = Some(now + RETRY_INTERVAL);
         let attempt = SocketAddrUnix::new(path.as_path()).and_then(|address| {
-            let socket = stream()?;
+            let socket = unix::stream_socket()?;
             connect(&socket, &address)?;
             Ok(socket)
         });
@@ -214,15 +211,6 @@ impl FrontEnd {
             info!("port {}: its front end has disconnected{more}", self.name);
         }
     }
-}
-
-fn stream() -> Result<OwnedFd, Errno> {
-    socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )
 }
 
 #[cfg(test)]

@@ -44,12 +44,9 @@ impl Connection {
     }
 
     fn header(&self) -> [u32; 3] {
-        let word = |at: usize| {
-            let mut bytes = [0; 4];
-            bytes.copy_from_slice(&self.buffer[at..at + 4]);
-            u32::from_ne_bytes(bytes)
-        };
-        [word(0), word(4), word(8)]
+        let (words, _) = self.buffer.as_chunks();
+        let header = words.first_chunk().copied().unwrap_or_default();
+        header.map(u32::from_ne_bytes)
     }
 
     /// The length of the current message, as far as it is known.
@@ -80,20 +77,16 @@ impl Connection {
             match self.read(want) {
                 Ok(0) if self.have == 0 => return Err(ProtocolError::Closed),
                 Ok(0) => {
-                    return Err(ProtocolError::Truncated {
-                        have: self.have,
-                        want,
-                    });
+                    let have = self.have;
+                    return Err(ProtocolError::Truncated { have, want });
                 }
                 Ok(bytes) => self.have += bytes,
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR) => {}
                 Err(Errno::CONNRESET) if self.have == 0 => return Err(ProtocolError::Closed),
                 Err(cause) => {
-                    return Err(ProtocolError::Socket {
-                        what: "read from",
-                        cause,
-                    });
+                    let what = "read from";
+                    return Err(ProtocolError::Socket { what, cause });
                 }
             }
             if self.descriptors.len() >= MAX_DESCRIPTORS {
@@ -161,12 +154,9 @@ impl Connection {
             what: "write to",
             cause,
         };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
-            match send(
-                &self.socket,
-                &bytes,
-                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-            ) {
+            match send(&self.socket, &bytes, flags) {
                 // A few hundred bytes fit whole or not at all.
                 Ok(sent) if sent == bytes.len() => return Ok(()),
                 Ok(_) => return Err(failed(Errno::AGAIN)),

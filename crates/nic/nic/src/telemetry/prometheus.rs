@@ -3,7 +3,7 @@
 
 use vtax_http::metrics::{Exposition, Families, Format, Kind};
 
-use super::{BUCKET_BOUNDS, CountedBy, Distribution, PortSnapshot};
+use super::{BUCKET_BOUNDS, CountedBy, Distribution, PortSnapshot, Totals};
 
 /// The page for all ports.
 pub fn text(ports: &[PortSnapshot]) -> String {
@@ -11,79 +11,49 @@ pub fn text(ports: &[PortSnapshot]) -> String {
         ports,
         out: Exposition::new(Format::Text),
     };
-    page.counter(
-        "packets",
-        "Packets, as the guest sees directions; its tap's count where the kernel moves them.",
-        |port, add| {
-            if port.frames_counted_by == CountedBy::Nobody {
-                return;
-            }
-            add(&[("direction", "rx")], port.totals.rx_packets);
-            add(&[("direction", "tx")], port.totals.tx_packets);
-        },
-    );
-    page.counter("bytes", "Bytes without virtio-net headers.", |port, add| {
-        if port.frames_counted_by == CountedBy::Nobody {
-            return;
-        }
-        add(&[("direction", "rx")], port.totals.rx_bytes);
-        add(&[("direction", "tx")], port.totals.tx_bytes);
-    });
-    page.counter("calls", "Call events sent to the guest.", |port, add| {
-        add(&[("queue", "rx")], port.totals.rx_calls);
-        add(&[("queue", "tx")], port.totals.tx_calls);
+    let packets =
+        "Packets, as the guest sees directions; its tap's count where the kernel moves them.";
+    page.counter("packets", "direction", packets, |of| {
+        [("rx", of.rx_packets), ("tx", of.tx_packets)]
     });
     page.counter(
-        "kicks",
-        "Kick events received from the guest.",
-        |port, add| {
-            add(&[], port.totals.kicks);
-        },
+        "bytes",
+        "direction",
+        "Bytes without virtio-net headers.",
+        |of| [("rx", of.rx_bytes), ("tx", of.tx_bytes)],
     );
-    page.counter(
-        "notifications_suppressed",
-        "Notifications that were not needed.",
-        |port, add| {
-            add(&[("kind", "call")], port.totals.calls_suppressed);
-            add(&[("kind", "call_cancelled")], port.totals.calls_cancelled);
-            add(&[("kind", "kick")], port.totals.kicks_suppressed);
-        },
-    );
-    page.counter("drops", "Packets dropped.", |port, add| {
-        for (reason, packets) in port.totals.drops.named() {
-            add(&[("reason", reason)], packets);
-        }
+    page.counter("calls", "queue", "Call events sent to the guest.", |of| {
+        [("rx", of.rx_calls), ("tx", of.tx_calls)]
     });
-    page.counter(
-        "throttled",
-        "Times that frames of the guest had to wait for the port's rate.",
-        |port, add| {
-            add(&[], port.totals.throttled);
-        },
-    );
+    page.counter("kicks", "", "Kick events received from the guest.", |of| {
+        [("", of.kicks)]
+    });
+    let suppressed = "Notifications that were not needed.";
+    page.counter("notifications_suppressed", "kind", suppressed, |of| {
+        let cancelled = ("call_cancelled", of.calls_cancelled);
+        [
+            ("call", of.calls_suppressed),
+            cancelled,
+            ("kick", of.kicks_suppressed),
+        ]
+    });
+    page.counter("drops", "reason", "Packets dropped.", |of| of.drops.named());
+    let throttled = "Times that frames of the guest had to wait for the port's rate.";
+    page.counter("throttled", "", throttled, |of| [("", of.throttled)]);
     page.counter(
         "control_frames",
+        "result",
         "Control frames from the guest.",
-        |port, add| {
-            add(&[("result", "answered")], port.totals.control_frames);
-            add(&[("result", "malformed")], port.totals.control_malformed);
-            add(&[("result", "limited")], port.totals.control_limited);
+        |of| {
+            let answered = ("answered", of.control_frames);
+            let malformed = ("malformed", of.control_malformed);
+            [answered, malformed, ("limited", of.control_limited)]
         },
     );
-    page.counter(
-        "faults",
-        "Stops because of a front end's behaviour.",
-        |port, add| {
-            add(&[], port.totals.faults);
-        },
-    );
-    page.counter(
-        "timer_wakeups",
-        "Wake-ups of the worker for a deadline.",
-        |port, add| {
-            add(&[], port.totals.timer_wakeups);
-        },
-    );
+    let faults = "Stops because of a front end's behaviour.";
+    page.counter("faults", "", faults, |of| [("", of.faults)]);
+    let wakeups = "Wake-ups of the worker for a deadline.";
+    page.counter("timer_wakeups", "", wakeups, |of| [("", of.timer_wakeups)]);
     page.family(
         "cpu_seconds",
         Kind::Counter,
@@ -143,14 +113,23 @@ impl Page<'_> {
         }
     }
 
-    fn counter(
+    /// A counter whose samples differ in the value of `label`, if it has a name. Frames that nobody counts have none.
+    fn counter<const N: usize>(
         &mut self,
         name: &str,
+        label: &str,
         help: &str,
-        each: impl Fn(&PortSnapshot, &mut dyn FnMut(&[(&str, &str)], u64)),
+        of: impl Fn(&Totals) -> [(&'static str, u64); N],
     ) {
+        let is_of_frames = matches!(name, "packets" | "bytes");
         self.family(name, Kind::Counter, help, |port, add| {
-            each(port, &mut |labels, count| add(labels, count as f64));
+            if is_of_frames && port.frames_counted_by == CountedBy::Nobody {
+                return;
+            }
+            for (value, count) in of(&port.totals) {
+                let labels = Some((label, value)).filter(|(label, _)| !label.is_empty());
+                add(labels.as_slice(), count as f64);
+            }
         });
     }
 
