@@ -6,6 +6,7 @@
 use super::super::ReplyTo;
 use crate::front::http::PLAIN;
 use mio::net::{TcpStream, UnixStream};
+use std::fmt::Display;
 use std::io::{self, Read, Write};
 
 /// The most bytes of a client's input; the rest waits in the kernel's buffers.
@@ -155,6 +156,11 @@ impl Connection {
             self.flush();
             self.open = false;
         }
+    }
+
+    /// Responds with a line of text.
+    pub fn respond_line(&mut self, status: u16, line: impl Display, keep_alive: bool) {
+        self.respond(status, format!("{line}\n").as_bytes(), keep_alive);
     }
 
     pub fn flush(&mut self) {

@@ -4,7 +4,7 @@
 use super::super::{Answer, Refusal, ReplyTo};
 use super::ANSWER_TIMEOUT;
 use super::connection::{Connection, PendingRequest, Protocol, Stream};
-use super::event_loop::{TCP, Timer, Worker};
+use super::event_loop::{TCP, Timer, UNIX, Worker};
 use crate::front::http::{self, Target};
 use mio::{Interest, Token};
 use std::io;
@@ -27,23 +27,21 @@ impl Worker {
     /// have time to send input.
     pub fn accept(&mut self, listener: Token) {
         for _ in 0..self.most_connections.div_ceil(2) {
-            let accepted = match listener {
-                TCP => self.tcp.as_ref().map(|listener| {
-                    listener.accept().map(|(stream, _)| {
-                        // Answers are written as a whole, so delaying small segments only adds latency.
-                        let _ = stream.set_nodelay(true);
-                        (Stream::Tcp(stream), Protocol::Http)
-                    })
+            let accepted = match (listener, &self.tcp, &self.unix) {
+                (TCP, Some(tcp), _) => tcp.accept().map(|(stream, _)| {
+                    // Answers are written as a whole, so delaying small segments only adds latency.
+                    let _ = stream.set_nodelay(true);
+                    (Stream::Tcp(stream), Protocol::Http)
                 }),
-                _ => self.unix.as_ref().map(|listener| {
-                    let accepted = listener.accept();
+                (UNIX, _, Some(unix)) => {
+                    let accepted = unix.accept();
                     accepted.map(|(stream, _)| (Stream::Unix(stream), Protocol::Unknown))
-                }),
+                }
+                _ => return,
             };
             match accepted {
-                None => return,
-                Some(Ok((stream, protocol))) => self.connect(stream, protocol),
-                Some(Err(e)) => match e.kind() {
+                Ok((stream, protocol)) => self.connect(stream, protocol),
+                Err(e) => match e.kind() {
                     io::ErrorKind::WouldBlock => return,
                     // One client has closed its connection; the next may wait behind it.
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
@@ -87,7 +85,7 @@ impl Worker {
         let now = self.clock.now();
         if self.connections.len() >= self.most_connections && !self.disconnect_silent() {
             let mut refused = Connection::new(stream, protocol, now);
-            return refused.respond(503, b"too many clients wait for guests\n", false);
+            return refused.respond_line(503, "too many clients wait for guests", false);
         }
         let number = self.next_connection;
         self.next_connection += 1;
@@ -130,16 +128,19 @@ impl Worker {
         self.connections.insert(number, connection);
     }
 
+    /// The destination of an answer to a connection of this worker. Listeners to a guest have the request 0.
+    fn reply_to(&self, connection: usize, request: u64) -> ReplyTo {
+        ReplyTo {
+            worker: self.index,
+            connection,
+            request,
+        }
+    }
+
     fn forget(&mut self, number: usize, connection: &Connection) {
         if let Protocol::Guest(guest) = connection.protocol {
-            self.shared.population.unlisten(
-                guest,
-                ReplyTo {
-                    worker: self.index,
-                    connection: number,
-                    request: 0,
-                },
-            );
+            let listener = self.reply_to(number, 0);
+            self.shared.population.unlisten(guest, listener);
         }
         if let Some(waiting) = &connection.waiting {
             self.timers.cancel(waiting.timer);
@@ -172,7 +173,7 @@ impl Worker {
                     match vtax_http::parse(&connection.input) {
                         Parsed::Incomplete => break,
                         Parsed::Refused(status, why) => {
-                            connection.respond(status, format!("{why}\n").as_bytes(), false);
+                            connection.respond_line(status, why, false);
                             connection.input.clear();
                         }
                         Parsed::Request(request) => {
@@ -205,11 +206,7 @@ impl Worker {
             .trim_end()
             .strip_prefix("CONNECT ")
             .and_then(|n| n.parse::<u32>().ok());
-        let reply = ReplyTo {
-            worker: self.index,
-            connection: number,
-            request: 0,
-        };
+        let reply = self.reply_to(number, 0);
         let refused = match guest {
             None => "say CONNECT and a guest's number, or speak HTTP".to_owned(),
             Some(guest) => match self.shared.population.listen(guest, reply) {
@@ -232,24 +229,18 @@ impl Worker {
         keep_alive: bool,
     ) {
         match target {
-            Target::Refused(status, why) => {
-                connection.respond(status, format!("{why}\n").as_bytes(), keep_alive);
-            }
+            Target::Refused(status, why) => connection.respond_line(status, why, keep_alive),
             Target::Status => {
                 let c = self.shared.census();
                 let body = format!(
-                    "{{\"guests\":{},\"booted\":{},\"dead\":{},\"turns\":{},\"stored_bytes\":{},\"lost_output\":{}}}\n",
+                    "{{\"guests\":{},\"booted\":{},\"dead\":{},\"turns\":{},\"stored_bytes\":{},\"lost_output\":{}}}",
                     c.guests, c.booted, c.dead, c.turns, c.stored_bytes, c.lost_output
                 );
-                connection.respond(200, body.as_bytes(), keep_alive);
+                connection.respond_line(200, body, keep_alive);
             }
             Target::Guest(guest, line) => {
                 self.next_request += 1;
-                let reply = ReplyTo {
-                    worker: self.index,
-                    connection: number,
-                    request: self.next_request,
-                };
+                let reply = self.reply_to(number, self.next_request);
                 match self.shared.population.ask(guest, line, reply) {
                     Ok(()) => {
                         let at = self.request_deadline();
@@ -267,7 +258,7 @@ impl Worker {
                             Refusal::Dead(_) => 410,
                             Refusal::Busy => 503,
                         };
-                        connection.respond(status, format!("{refused}\n").as_bytes(), keep_alive);
+                        connection.respond_line(status, refused, keep_alive);
                     }
                 }
             }
@@ -289,15 +280,11 @@ impl Worker {
                     connection.respond(status, body, waiting.keep_alive);
                 }
                 Answer::TooLong => {
-                    connection.respond(
-                        502,
-                        b"the guest sent too much without ending its line\n",
-                        waiting.keep_alive,
-                    );
+                    let why = "the guest sent too much without ending its line";
+                    connection.respond_line(502, why, waiting.keep_alive);
                 }
                 Answer::Dead(fault) => {
-                    let why = Refusal::Dead(fault);
-                    connection.respond(410, format!("{why}\n").as_bytes(), waiting.keep_alive);
+                    connection.respond_line(410, Refusal::Dead(fault), waiting.keep_alive);
                 }
                 Answer::Output(_) => {}
             }
@@ -314,11 +301,9 @@ impl Worker {
         };
         if let Some(waiting) = connection.waiting.take_if(|w| w.reply == reply) {
             self.shared.population.expire(waiting.guest, reply);
-            let text = format!(
-                "the guest did not answer within {} s\n",
-                ANSWER_TIMEOUT.as_secs()
-            );
-            connection.respond(504, text.as_bytes(), waiting.keep_alive);
+            let seconds = ANSWER_TIMEOUT.as_secs();
+            let why = format!("the guest did not answer within {seconds} s");
+            connection.respond_line(504, why, waiting.keep_alive);
             self.serve(reply.connection, false);
         }
     }
