@@ -252,11 +252,7 @@ impl Config {
                 return Err(ConfigError::OnePort(network.to_owned()));
             }
             let mut owners = BTreeMap::new();
-            let ports = members
-                .ports
-                .iter()
-                .filter_map(|index| self.ports.get(*index));
-            for port in ports {
+            for port in members.ports {
                 let Some(Addresses::Only(addresses)) = &port.limits.addresses else {
                     continue;
                 };
@@ -275,14 +271,14 @@ impl Config {
         Ok(self)
     }
 
-    /// Networks by name, with the indexes of their members.
-    pub fn networks(&self) -> BTreeMap<&str, Members> {
-        let mut networks: BTreeMap<&str, Members> = BTreeMap::new();
-        for (index, port) in self.ports.iter().enumerate() {
-            networks.entry(&port.network).or_default().ports.push(index);
+    /// Networks by name.
+    pub fn networks(&self) -> BTreeMap<&str, Members<'_>> {
+        let mut networks: BTreeMap<&str, Members<'_>> = BTreeMap::new();
+        for port in &self.ports {
+            networks.entry(&port.network).or_default().ports.push(port);
         }
-        for (index, tap) in self.taps.iter().enumerate() {
-            networks.entry(&tap.network).or_default().taps.push(index);
+        for tap in &self.taps {
+            networks.entry(&tap.network).or_default().taps.push(tap);
         }
         networks
     }
@@ -295,13 +291,13 @@ fn check_queues(kind: &str, name: &str, key: &'static str, value: u8) -> Result<
     Err(ConfigError::Queues(format!("{kind} {name}"), key, value))
 }
 
-/// The members of a network, as indexes into the configuration.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Members {
+/// The members of a network.
+#[derive(Debug, Clone, Default)]
+pub struct Members<'a> {
     /// Guests' ports.
-    pub ports: Vec<usize>,
+    pub ports: Vec<&'a PortConfig>,
     /// Taps.
-    pub taps: Vec<usize>,
+    pub taps: Vec<&'a TapConfig>,
 }
 
 #[cfg(test)]
@@ -328,7 +324,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(config.ports[0].name, "vm1");
-        assert_eq!(config.networks()[""].taps, [0]);
+        assert_eq!(config.networks()[""].taps[0].name, config.taps[0].name);
     }
 
     #[test]

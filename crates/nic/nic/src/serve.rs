@@ -100,7 +100,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
         plans.push(Plan::new()?);
     }
     // The networks with the most ports first, each to the worker with the fewest.
-    let mut networks: Vec<Members> = networks.into_values().collect();
+    let mut networks: Vec<Members<'_>> = networks.into_values().collect();
     networks.sort_by_key(|members| std::cmp::Reverse(members.ports.len()));
     for members in networks {
         if let Some(plan) = plans.iter_mut().min_by_key(|plan| plan.front_ends.len()) {
@@ -192,20 +192,20 @@ impl Plan {
         })
     }
 
-    fn add(&mut self, config: &Config, members: &Members, room: Room) -> Result<(), ServeError> {
+    fn add(
+        &mut self,
+        config: &Config,
+        members: &Members<'_>,
+        room: Room,
+    ) -> Result<(), ServeError> {
         let number = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
         let network = number(self.networks.len());
         let mut ports = Vec::new();
         let mut taps = Vec::new();
-        for index in &members.taps {
-            if let Some(tap) = config.taps.get(*index) {
-                taps.push(Tap::open(&tap.name, tap.queues)?);
-            }
+        for tap in &members.taps {
+            taps.push(Tap::open(&tap.name, tap.queues)?);
         }
-        for index in &members.ports {
-            let Some(port) = config.ports.get(*index) else {
-                continue;
-            };
+        for port in &members.ports {
             let id = PortId {
                 network,
                 port: number(ports.len()),

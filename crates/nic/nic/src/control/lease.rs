@@ -154,6 +154,11 @@ impl LeaseManager {
         self.lease.map(|lease| lease.ends)
     }
 
+    /// The remaining time of the lease, if there is one.
+    pub fn lease_left(&self, now: Nanos) -> Option<Nanos> {
+        self.lease.map(|lease| lease.ends.since(now))
+    }
+
     /// Forgets the guest: another may connect.
     pub fn disconnected(&mut self) {
         *self = Self::new(self.policy);
@@ -224,9 +229,7 @@ impl LeaseManager {
             status,
             enable: in_force_us > 0,
             hold_us: in_force_us,
-            lease_s: self.lease.map_or(0, |lease| {
-                u32::try_from(lease.ends.since(now).0.div_ceil(1_000_000_000)).unwrap_or(u32::MAX)
-            }),
+            lease_s: self.lease_left(now).map_or(0, Nanos::whole_seconds),
             nonce: request.nonce,
         }
     }

@@ -122,11 +122,6 @@ impl PairHold {
         }
     }
 
-    /// Changes the budget of both directions.
-    pub fn set_budget(&mut self, budget: Nanos) {
-        self.set_bounds(Bound::of(budget), Bound::of(budget));
-    }
-
     /// Changes the bounds of each direction. Current holds are shortened to them.
     pub fn set_bounds(&mut self, rx: Bound, tx: Bound) {
         if (rx, tx) == (self.rx_bound, self.tx_bound) {
@@ -143,6 +138,7 @@ impl PairHold {
     }
 
     /// The bounds of received and of sent frames.
+    #[cfg(test)]
     pub fn bounds(&self) -> (Bound, Bound) {
         (self.rx_bound, self.tx_bound)
     }
@@ -310,6 +306,13 @@ mod tests {
 
     use super::*;
     use crate::hold::{HoldSettings, Mode};
+
+    impl PairHold {
+        /// Changes the budget of both directions.
+        fn set_budget(&mut self, budget: Nanos) {
+            self.set_bounds(Bound::of(budget), Bound::of(budget));
+        }
+    }
 
     const BUDGET: Nanos = Nanos::from_micros(1_000);
     const RING: u16 = 256;

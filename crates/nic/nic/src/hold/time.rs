@@ -23,6 +23,16 @@ impl Nanos {
         Self(seconds as u64 * 1_000_000_000)
     }
 
+    /// Whole microseconds, as messages and answers have them.
+    pub fn whole_micros(self) -> u32 {
+        u32::try_from(self.0 / 1_000).unwrap_or(u32::MAX)
+    }
+
+    /// Whole seconds, rounded up, as messages and answers have them.
+    pub fn whole_seconds(self) -> u32 {
+        u32::try_from(self.0.div_ceil(1_000_000_000)).unwrap_or(u32::MAX)
+    }
+
     /// In microseconds.
     pub fn as_micros(self) -> f64 {
         self.0 as f64 / 1e3

@@ -183,13 +183,8 @@ impl Mapping {
     }
 
     /// Length in bytes.
-    pub fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         self.len
-    }
-
-    /// Whether it has no bytes, which never happens.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// Whether the file was found shorter than the mapping.

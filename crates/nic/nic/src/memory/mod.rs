@@ -192,16 +192,6 @@ impl GuestMemory {
         });
     }
 
-    /// How many regions there are.
-    pub fn len(&self) -> usize {
-        self.regions.len()
-    }
-
-    /// Whether there is no memory at all.
-    pub fn is_empty(&self) -> bool {
-        self.regions.is_empty()
-    }
-
     /// The end of the highest region, as a guest-physical address. A dirty log must reach it.
     pub fn end(&self) -> u64 {
         self.regions
@@ -326,13 +316,13 @@ mod tests {
             assert!(memory.add(bad, file(0x1000)).is_err(), "{bad:?}");
         }
         memory.remove(region(0x1000, 0x1000, 0x1001, 0));
-        assert_eq!(memory.len(), 1);
+        assert_eq!(memory.regions.len(), 1);
         memory
             .add(region(0x1000, 0x1000, 0x1000, 0), file(0x1000))
             .unwrap();
-        assert_eq!(memory.len(), 1, "the same once more is no other");
+        assert_eq!(memory.regions.len(), 1, "the same once more is no other");
         memory.remove(region(0x1000, 0x1000, 0x1000, 7));
-        assert!(memory.is_empty());
+        assert!(memory.regions.is_empty());
     }
 
     /// A file of huge pages. The host may have none free: an access then raises SIGBUS as well.

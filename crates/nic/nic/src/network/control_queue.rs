@@ -151,7 +151,7 @@ impl Guest {
         let bound = self.leases.bound(now, queue.into());
         let result = Parameters {
             max_packets: bound.packets,
-            max_usecs: u32::try_from(bound.budget.0 / 1_000).unwrap_or(u32::MAX),
+            max_usecs: bound.budget.whole_micros(),
         };
         (OK, Some(result))
     }

@@ -183,14 +183,14 @@ fn ten_thousand_coalescing_commands_a_second_are_carried_out_while_frames_pass()
 #[test]
 fn an_address_that_a_guest_sets_is_in_the_configuration_space_until_the_guest_goes() {
     let (mut bench, queue) = with_control(linux());
-    let before = bench.guest(0).config_space().mac;
+    let before = bench.guest(0).config_space.mac;
     bench.peers[0].command(0, &[1, 1, 2, 0, 0, 0, 0, 9], 1);
     bench.kick(0, queue, NOW);
     assert_eq!(answer(&bench, 0), [0]);
-    assert_eq!(bench.guest(0).config_space().mac, Some([2, 0, 0, 0, 0, 9]));
+    assert_eq!(bench.guest(0).config_space.mac, Some([2, 0, 0, 0, 0, 9]));
     let poller = bench.poller.clone();
     bench.guest(0).disconnect(&poller, NOW);
-    assert_eq!(bench.guest(0).config_space().mac, before);
+    assert_eq!(bench.guest(0).config_space.mac, before);
 }
 
 #[test]

@@ -161,9 +161,6 @@ pub trait Virtqueue {
     /// When the driver offers more than the ring holds.
     fn look(&mut self) -> Result<u16, RingFault>;
 
-    /// Whether [`Virtqueue::take`] would give a chain or a fault.
-    fn has_work(&mut self) -> bool;
-
     /// Takes the next chain and appends its segments to `segments`. Looks for new ones if all known ones are taken.
     ///
     /// # Errors
@@ -301,16 +298,6 @@ impl Ring {
     /// When the driver offers more than the ring holds.
     pub fn look(&mut self) -> Result<u16, RingFault> {
         for_ring!(self, ring => ring.look())
-    }
-
-    /// See [`Virtqueue::has_work`].
-    pub fn has_work(&mut self) -> bool {
-        for_ring!(self, ring => ring.has_work())
-    }
-
-    /// See [`Virtqueue::publish`].
-    pub fn publish(&mut self, log: Option<&DirtyLog>) {
-        for_ring!(self, ring => ring.publish(log));
     }
 
     /// See [`Virtqueue::wants_signal`].

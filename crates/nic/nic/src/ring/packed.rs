@@ -438,11 +438,6 @@ impl Virtqueue for PackedRing {
     }
 
     #[inline]
-    fn has_work(&mut self) -> bool {
-        self.next().is_some()
-    }
-
-    #[inline]
     fn take(
         &mut self,
         memory: &GuestMemory,

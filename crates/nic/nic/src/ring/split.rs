@@ -235,11 +235,6 @@ impl Virtqueue for SplitRing {
     }
 
     #[inline]
-    fn has_work(&mut self) -> bool {
-        self.look() != Ok(0)
-    }
-
-    #[inline]
     fn take(
         &mut self,
         memory: &GuestMemory,

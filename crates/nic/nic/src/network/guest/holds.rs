@@ -119,9 +119,9 @@ impl Guest {
 
     /// The port's state, for the operator.
     pub fn info(&mut self, name: &str, connected: bool, now: Nanos) -> PortInfo {
+        // A lease that has ended is forgotten first.
         let budget = self.budget(now);
-        let left = self.leases.lease_end().map(|end| end.since(now).0);
-        let seconds = |nanos: u64| u32::try_from(nanos.div_ceil(1_000_000_000)).unwrap_or(u32::MAX);
+        let left = self.leases.lease_left(now);
         PortInfo {
             port: name.to_owned(),
             connected,
@@ -132,9 +132,9 @@ impl Guest {
             },
             settings: self.settings,
             policy: self.leases.policy(),
-            in_force_us: u32::try_from(budget.0 / 1_000).unwrap_or(u32::MAX),
+            in_force_us: budget.whole_micros(),
             datapath: self.path.to_string(),
-            lease_left_s: left.map(seconds),
+            lease_left_s: left.map(Nanos::whole_seconds),
             queues: self.queue_infos(now),
         }
     }
@@ -142,7 +142,6 @@ impl Guest {
     /// The holds of the queues of running pairs.
     fn queue_infos(&mut self, now: Nanos) -> Vec<QueueInfo> {
         let queues = 0..ring_number(self.running_pairs(), Half::Rx);
-        let micros = |time: Nanos| u32::try_from(time.0 / 1_000).unwrap_or(u32::MAX);
         let limit = |packets: u32| (packets < u32::MAX).then_some(packets);
         let infos = queues.map(|queue| {
             let (asked_by, asked) = self.leases.asked(now, queue);
@@ -150,9 +149,9 @@ impl Guest {
             QueueInfo {
                 queue,
                 asked_by,
-                asked_us: micros(asked.budget),
+                asked_us: asked.budget.whole_micros(),
                 asked_packets: limit(asked.packets),
-                in_force_us: micros(bound.budget),
+                in_force_us: bound.budget.whole_micros(),
                 in_force_packets: limit(bound.packets),
             }
         });

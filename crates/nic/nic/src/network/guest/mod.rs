@@ -201,11 +201,6 @@ impl Guest {
         self
     }
 
-    /// The device's configuration space.
-    pub fn config_space(&self) -> ConfigSpace {
-        self.config_space
-    }
-
     /// The same port with the kernel's data path, or with the worker's for a reason.
     #[must_use]
     pub fn with_datapath(mut self, kernel: Result<Kernel, DatapathError>) -> Self {
@@ -407,15 +402,6 @@ impl Guest {
                 DrainOutcome::NotEmpty
             }
         }
-    }
-
-    /// Whether frames wait in a transmit queue.
-    #[inline]
-    pub fn has_work(&mut self, pair: usize) -> bool {
-        self.pairs
-            .get_mut(pair)
-            .and_then(QueuePair::tx_ring)
-            .is_some_and(|ring| ring.has_work())
     }
 
     /// Asks for no kicks of a transmit queue while it is polled.
