@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Analyses of runs, cached until a trial is added.
 
-use crate::results::changed;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
+use vtax_files::Dir;
 use vtax_report::analysis::{Analysis, analyse};
 use vtax_results::{ResultsDir, ResultsError};
 
@@ -89,6 +89,11 @@ impl<T, const MOST: usize> Cache<T, MOST> {
         slots.insert(path.to_owned(), Arc::clone(&slot));
         slot
     }
+}
+
+/// The time of the last change of a file or directory.
+pub fn changed(dir: &Dir, below: impl AsRef<Path>) -> Option<SystemTime> {
+    dir.metadata(below).ok()?.modified().ok()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! A directory is named by its path below the root. Nothing outside the root is read: paths with `..`, links or hidden
 //! names are refused.
 
-use crate::analyses::Cache;
+use crate::analyses::{Cache, changed};
 use crate::density;
 use crate::error::RequestError;
 use crate::lab::Lab;
@@ -17,7 +17,6 @@ use std::cmp::Reverse;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 use tracing::warn;
 use vtax_charge::Problems;
 use vtax_core::Source;
@@ -401,11 +400,6 @@ fn opened(root: &Dir, below: &Path) -> Option<Dir> {
         return Some(root.clone());
     }
     root.dir(below).ok()
-}
-
-/// The time of the last change of a file or directory.
-pub fn changed(dir: &Dir, below: impl AsRef<Path>) -> Option<SystemTime> {
-    dir.metadata(below).ok()?.modified().ok()
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 
 use crate::limits::{Binding, Limits};
 use crate::resources::{Memory, Resource, Shares};
-use crate::stop::median;
 use serde::{Deserialize, Serialize};
 
 /// The version of this record.
@@ -266,6 +265,15 @@ impl Climb {
             0.0
         }
     }
+}
+
+/// The middle value.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    let lower = *values.get((values.len() - 1) / 2)?;
+    Some(f64::midpoint(lower, upper))
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@
 use crate::climb::{Bench, Energy, check, climb};
 use crate::limits::{Binding, Limits};
 use crate::plan::{Plan, Variant, WORKLOAD};
-use crate::record::{Climb, Cloud, Interval, Latency};
+use crate::record::{Climb, Cloud, Interval, Latency, median};
 use crate::resources::{Memory, Resource};
-use crate::stop::{median, nearest};
+use crate::stop::nearest;
 use crate::supervisor::Guests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

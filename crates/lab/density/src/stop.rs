@@ -51,15 +51,6 @@ pub fn steps(maximum: u32, intervals: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The middle value.
-pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
-    values.sort_by(f64::total_cmp);
-    let upper = *values.get(values.len() / 2)?;
-    let lower = *values.get((values.len() - 1) / 2)?;
-    Some(f64::midpoint(lower, upper))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -112,9 +112,10 @@ pub fn wall(config: &WallConfig, clock: Arc<dyn Clock>) -> Result<Polled, Absent
     let mut meter = Polled::new(NAME, what, latest.clone(), program);
     let caveats = began.recv_timeout(config.stands).unwrap_or_else(|_| {
         let failure = latest.lock().failure.take();
-        Err(failure.unwrap_or_else(|| ReadingError::Silent(config.stands).to_string()))
+        let failure = failure.unwrap_or_else(|| ReadingError::Silent(config.stands).to_string());
+        Err(NoReading(failure))
     });
-    meter.caveats = caveats.map_err(|reason| {
+    meter.caveats = caveats.map_err(|NoReading(reason)| {
         absent(reason).remedy(
             "check the cable, that the instrument sends data and is set to current or power, \
              that this user may open the port (group dialout), and the voltage in the settings",
@@ -129,12 +130,15 @@ struct Program {
     reader: Option<JoinHandle<()>>,
 }
 
+/// Why the instrument has no usable reading, in words.
+struct NoReading(String);
+
 /// The thread that reads the program's output.
 struct Reader {
     interpreter: Interpreter,
     latest: Latest,
     /// Gets the caveats of the first usable reading, or the reason that there is none.
-    first: Option<Sender<Result<Vec<String>, String>>>,
+    first: Option<Sender<Result<Vec<String>, NoReading>>>,
 }
 
 impl Reader {
@@ -154,7 +158,7 @@ impl Reader {
             if matches!(read, Ok(0) | Err(_)) {
                 let last = ending(&printed);
                 self.latest.lock().ended = Some(format!("sigrok-cli ended: {last}"));
-                self.begin(Err(last));
+                self.begin(Err(NoReading(last)));
                 return;
             }
             let text = String::from_utf8_lossy(&bytes);
@@ -180,14 +184,14 @@ impl Reader {
             };
             failures += 1;
             if failures >= ENOUGH_FAILURES {
-                self.begin(Err(problem.clone()));
+                self.begin(Err(NoReading(problem.clone())));
             }
             self.latest.lock().failure = Some(problem);
         }
     }
 
     /// Tells the first usable reading, or that there is none, to the caller that waits for it.
-    fn begin(&mut self, outcome: Result<Vec<String>, String>) {
+    fn begin(&mut self, outcome: Result<Vec<String>, NoReading>) {
         if let Some(first) = self.first.take() {
             // The caller may have stopped waiting.
             let _ = first.send(outcome);

@@ -25,6 +25,8 @@ pub mod front_end;
 )]
 pub mod fuzz;
 pub mod hold;
+#[allow(unsafe_code, reason = "requests of devices that no library has")]
+mod ioctl;
 #[allow(unsafe_code, reason = "maps and touches what front ends share")]
 pub mod memory;
 pub mod network;

@@ -2,10 +2,10 @@
 //! `/dev/vhost-net`: the kernel's data path between the two rings of a pair and a queue of a tap
 //! (`linux/vhost.h`).
 
+use crate::ioctl::ioctl;
 use crate::memory::{MAX_REGIONS, MappedRegion};
 use crate::ring::RingAddresses;
 use rustix::fs::{Mode, OFlags, open};
-use rustix::io::Errno;
 use rustix::ioctl::opcode::{none, read, read_write, write};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -156,28 +156,6 @@ struct MemoryTable {
     count: u32,
     padding: u32,
     regions: [MappedRegion; MAX_REGIONS],
-}
-
-/// Makes a request of a device.
-///
-/// # Safety
-/// The request reads, or writes, a `T`.
-pub(crate) unsafe fn ioctl<T>(
-    device: &OwnedFd,
-    request: u32,
-    argument: &mut T,
-) -> Result<(), Errno> {
-    // SAFETY: the caller's promise; the argument lives.
-    match unsafe {
-        libc::ioctl(
-            device.as_raw_fd(),
-            request as _,
-            std::ptr::from_mut(argument),
-        )
-    } {
-        0.. => Ok(()),
-        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
-    }
 }
 
 impl VhostNet {

@@ -2,7 +2,6 @@
 //! The catalogue: every figure of the papers, and the measured numbers that are compared with each.
 
 use crate::AtlasError;
-use crate::verdict::Effect;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
@@ -129,6 +128,29 @@ impl Figure {
     /// The name of the figure in the catalogue, such as `shea/fig-1`.
     pub fn name(&self) -> String {
         format!("{}/{}", self.paper, self.id)
+    }
+}
+
+/// The published effect of a claim, on the ratio of a system to the baseline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Effect {
+    /// The ratio is above 1.
+    Higher,
+    /// The ratio is below 1.
+    Lower,
+    /// The ratio is 1, within the claim's minimum effect.
+    None,
+}
+
+impl Effect {
+    /// The effect in words, for a chart without printed numbers.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Higher => "higher",
+            Self::Lower => "lower",
+            Self::None => "the same",
+        }
     }
 }
 

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The claims of the papers, judged by measured numbers, and the scores of instruments that measure nothing.
 
-use crate::catalogue::{Claim, Test};
-use crate::verdict::{
-    Effect, FigureVerdict, Outcome, Ratio, SAME_SIZE, random_ratio, share_of_effect,
-};
+use crate::catalogue::{Claim, Effect, Test};
+use crate::verdict::{FigureVerdict, Outcome, Ratio, SAME_SIZE, random_ratio, share_of_effect};
 use crate::{Compared, Entry};
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The verdict on a claim of a paper: the same direction, not shown, or the reverse, and the size of the effect.
 
-use crate::catalogue::Published;
+use crate::catalogue::{Effect, Published};
 use crate::ours::Number;
 use vtax_core::SplitMix64;
 use vtax_results::stats::Interval;
@@ -73,29 +73,6 @@ pub fn judged_interval(number: &Number, baseline: &Number) -> Option<Interval> {
             low: own.low.min(of_build.low),
             high: own.high.max(of_build.high),
         }),
-    }
-}
-
-/// The published effect of a claim, on the ratio of a system to the baseline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Effect {
-    /// The ratio is above 1.
-    Higher,
-    /// The ratio is below 1.
-    Lower,
-    /// The ratio is 1, within the claim's minimum effect.
-    None,
-}
-
-impl Effect {
-    /// The effect in words, for a chart without printed numbers.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Higher => "higher",
-            Self::Lower => "lower",
-            Self::None => "the same",
-        }
     }
 }
 

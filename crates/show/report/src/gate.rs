@@ -152,7 +152,7 @@ pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate
                 && one.runs.contains(&last)
         });
         let few = unsupported.map(|one| {
-            let why = Err(format!("of the last run, {}", one.reason));
+            let why = Err(format!("of the last run, {}", one.reason).into());
             entry(gate, run, &one.treatment, why)
         });
         let mut own: Vec<JudgedGate> = few.collect();
@@ -246,11 +246,20 @@ fn judge_gate(gate: &Gate, run: &ComparedRun) -> Result<Vec<JudgedGate>, GateErr
             (&run.only_first, "only the base run has this treatment"),
             (&run.only_here, "the base run lacks this treatment"),
         ] {
-            let undecided = || Err(reason.to_owned());
+            let undecided = || Err(reason.into());
             all.extend((labels.iter()).map(|label| entry(gate, &run.run, label, undecided())));
         }
     }
     Ok(all)
+}
+
+/// Why nothing decides a gate, in words.
+struct NoEvidence(String);
+
+impl<T: Into<String>> From<T> for NoEvidence {
+    fn from(reason: T) -> Self {
+        Self(reason.into())
+    }
 }
 
 /// What decides a gate.
@@ -264,7 +273,12 @@ struct Evidence {
 }
 
 /// A gate, judged by the evidence; undecided for the reason why there is none.
-fn entry(gate: &Gate, run: &str, treatment: &str, found: Result<Evidence, String>) -> JudgedGate {
+fn entry(
+    gate: &Gate,
+    run: &str,
+    treatment: &str,
+    found: Result<Evidence, NoEvidence>,
+) -> JudgedGate {
     let is_inside = |end: f64| {
         if gate.is_upper {
             end <= gate.limit
@@ -273,7 +287,7 @@ fn entry(gate: &Gate, run: &str, treatment: &str, found: Result<Evidence, String
         }
     };
     let (outcome, reason) = match found {
-        Err(reason) => (GateOutcome::Undecided, reason),
+        Err(NoEvidence(reason)) => (GateOutcome::Undecided, reason),
         Ok(Evidence { shown, ends, more }) => match (is_inside(ends.0), is_inside(ends.1)) {
             (true, true) => (GateOutcome::Passed, shown),
             (false, false) => (GateOutcome::Missed, shown),
@@ -294,34 +308,35 @@ fn entry(gate: &Gate, run: &str, treatment: &str, found: Result<Evidence, String
 }
 
 /// The evidence of a comparison.
-fn of_row(gate: &Gate, row: &Comparison) -> Result<Evidence, String> {
+fn of_row(gate: &Gate, row: &Comparison) -> Result<Evidence, NoEvidence> {
     let (Some(ratio), Some(shown)) = (row.ratio, row.ratio_in_words()) else {
-        return Err(row.note.clone().unwrap_or_else(|| "no ratio".to_owned()));
+        return Err(row.note.as_deref().unwrap_or("no ratio").into());
     };
     let more = more(gate, row);
     let ends = match (row.judgement.verdict, row.interval()) {
-        (Verdict::Suspect, _) => return Err(format!("{shown}, but the trials are suspect")),
+        (Verdict::Suspect, _) => return Err(format!("{shown}, but the trials are suspect").into()),
         (Verdict::Unsupported, _) => {
             let why = row.judgement.unsupported.map(|why| why.to_string());
-            return Err(format!("{shown}, but {}", why.unwrap_or_default()));
+            return Err(format!("{shown}, but {}", why.unwrap_or_default()).into());
         }
         (Verdict::NoWork, _) => {
             return Err(format!(
                 "{shown}, but each run took the same time and its work is not known: give the work (--work, or `work` in \
                  a plan)"
-            ));
+            )
+            .into());
         }
         _ if row.certainty.is_exact() => (ratio, ratio),
         (verdict, Some(interval)) if verdict != Verdict::TooFewTrials => {
             (interval.low, interval.high)
         }
-        _ => return Err(format!("{shown}: too few {}{more}", row.repeated())),
+        _ => return Err(format!("{shown}: too few {}{more}", row.repeated()).into()),
     };
     Ok(Evidence { shown, ends, more })
 }
 
 /// The evidence of the last run of a series: its ratio to the window of runs before it.
-fn of_window(series: &Series, last: usize, confidence: f64) -> Result<Evidence, String> {
+fn of_window(series: &Series, last: usize, confidence: f64) -> Result<Evidence, NoEvidence> {
     let window = series.window(last);
     let (window, value) = window.ok_or("the last run has no value that counts")?;
     let runs = counted(window.len(), "run");

@@ -256,7 +256,7 @@ fn times(
         let before = values.len();
         for (population, intervals) in by_population(seen) {
             let middle = |part: fn(&Latency) -> f64| {
-                crate::stop::median(intervals.iter().filter_map(|i| of(i)).map(|l| part(&l)))
+                crate::record::median(intervals.iter().filter_map(|i| of(i)).map(|l| part(&l)))
             };
             if let (Some(p50), Some(p99)) = (middle(|l| l.p50_us), middle(|l| l.p99_us))
                 && p50 > 0.0

@@ -4,9 +4,10 @@
 use super::{about, bytes, count, time};
 use crate::fit::Line;
 use crate::limits::Binding;
+use crate::record::median;
 use crate::record::{Climb, Interval};
 use crate::resources::Resource;
-use crate::stop::{median, nearest};
+use crate::stop::nearest;
 use serde_json::{Value, json};
 use std::fmt;
 use vtax_core::noun;

@@ -3,6 +3,7 @@
 //! `vtax explain` and the reference of keys print them.
 
 use std::time::Duration;
+use vtax_core::metric;
 use vtax_host::settings::{
     Domain::{self, Choice, Integer, Number, Text},
     Parameter,
@@ -40,8 +41,7 @@ const BLOCKS: Domain = Integer(1, 100_000);
 /// stands for a value that the reader takes apart by itself.
 macro_rules! keys {
     () => { None };
-    ($default:literal) => { Some($default) };
-    ($($(#[$about:meta])* $table:ident { $($key:literal: $domain:expr, [$($default:literal)?] $help:literal;)* })*) => {
+    ($($(#[$about:meta])* $table:ident { $($key:literal: $domain:expr, [$($default:expr)?] $help:literal;)* })*) => {
         $($(#[$about])* pub const $table: &[Parameter] = &[$(Parameter {
             key: $key,
             domain: $domain,
@@ -49,6 +49,7 @@ macro_rules! keys {
             help: $help,
         }),*];)*
     };
+    ($default:expr) => { Some($default) };
 }
 
 keys! {
@@ -87,7 +88,7 @@ keys! {
     /// The keys of `[stop]`.
     STOP {
         "rule": Choice(&["fixed", "precision"]), [] "`fixed`: all blocks run; `precision`: blocks run until intervals are narrow";
-        "metric": Text("metric"), ["cpu.per_work"] "the metric whose interval decides";
+        "metric": Text("metric"), [metric::CPU_PER_WORK.name] "the metric whose interval decides";
         "width": Number(0.001, 1.0), ["0.05"] "the wanted half width of each interval, relative to the mean";
         "minimum": Integer(2, 100_000), ["5"] "blocks that run in any case";
         "time_cap": Text(CAP), ["24h"] "no block starts after this time";

@@ -257,5 +257,5 @@ impl Pager {
 fn ask<T>(faults: &OwnedFd, request: u32, argument: &mut T) -> Result<(), Errno> {
     // SAFETY: each request above reads, or writes, a `T` of its own; what is mapped is not changed but for pages that
     // did not exist.
-    unsafe { crate::vhost_net::ioctl(faults, request, argument) }
+    unsafe { crate::ioctl::ioctl(faults, request, argument) }
 }

@@ -10,11 +10,11 @@ use super::transfer::Delivery;
 use crate::frame::{
     ETHERNET, HEADER_LEN, MAX_FRAME, MAX_HEADERS, NetHeader, Offloads, Stream, TcpSegment,
 };
+use crate::ioctl::ioctl;
 use crate::memory::{Segment, own, peek, peek_from};
 use crate::poller::{Poller, PortId, Token};
 use crate::ring::Place;
 use crate::telemetry::{DropReason, PortCounters};
-use crate::vhost_net::ioctl;
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, types};
 use rustix::fs::{Mode, OFlags, open};

@@ -393,12 +393,14 @@ impl Files {
 
     fn one(&mut self) -> Result<OwnedFd, ProtocolError> {
         let (code, have) = (self.code, self.descriptors.len());
-        let file = self.descriptors.pop().filter(|_| have == 1);
-        file.ok_or(ProtocolError::Descriptors {
-            code,
-            have,
-            want: 1,
-        })
+        match self.descriptors.pop() {
+            Some(file) if have == 1 => Ok(file),
+            _ => Err(ProtocolError::Descriptors {
+                code,
+                have,
+                want: 1,
+            }),
+        }
     }
 
     /// The payload of SET_VRING_KICK, CALL and ERR: a ring and, mostly, a descriptor.

@@ -67,7 +67,8 @@ pub(super) fn parts(
 
 impl SplitRing {
     /// Resolves the addresses in `memory`. `base` is the first available index; the used index is read from the ring.
-    /// `None` as for [`parts`].
+    /// `None` when a part of the ring is not all in one region or is not aligned, or the size is not a power of two up to
+    /// [`MAX_SIZE`].
     pub fn new(
         memory: &GuestMemory,
         addresses: &RingAddresses,
