@@ -55,7 +55,7 @@ fn main() {
         .expect("the program starts");
     assert!(status.success(), "the climbs failed");
     let results = ResultsDir::open(&results).expect("results");
-    let summary = Summary::of(&results).expect("records");
+    let summary = Summary::from_results(&results).expect("records");
     let mut found = Vec::new();
     for seen in &summary.seen {
         let each = seen.at_top(|climb, _| climb.bytes_each()).unwrap_or(0.0);

@@ -38,7 +38,7 @@ pub enum Exit {
 
 impl Exit {
     /// The status for a command's error.
-    pub fn of(cause: &(dyn Error + 'static)) -> Self {
+    pub fn from_cause(cause: &(dyn Error + 'static)) -> Self {
         if let Some(gates) = cause.downcast_ref::<GatesNotPassed>() {
             return match gates.worst {
                 GateOutcome::Missed => Self::GateMissed,
@@ -92,7 +92,7 @@ impl NeedsRoot {
         if geteuid().is_root() {
             Ok(())
         } else {
-            Err(Self::of(std::env::args_os().skip(1), why))
+            Err(Self::for_arguments(std::env::args_os().skip(1), why))
         }
     }
 
@@ -111,7 +111,7 @@ impl NeedsRoot {
     }
 
     /// The error that names a command line of vtax. sudo does not look for programs where users install them.
-    pub fn of(arguments: impl IntoIterator<Item = OsString>, why: &'static str) -> Self {
+    pub fn for_arguments(arguments: impl IntoIterator<Item = OsString>, why: &'static str) -> Self {
         let program = std::env::current_exe().ok();
         let is_found = |path: &PathBuf| {
             let folders = ["/usr/bin", "/usr/local/bin"].map(Path::new);

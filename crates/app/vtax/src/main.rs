@@ -122,7 +122,7 @@ fn ended(outcome: Outcome) -> ExitCode {
             } else {
                 note(&format!("vtax: {cause}"))
             }
-            Exit::of(cause.as_ref()).into()
+            Exit::from_cause(cause.as_ref()).into()
         }
     }
 }

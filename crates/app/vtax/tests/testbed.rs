@@ -200,7 +200,7 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
         return;
     }
     let committed = Counts::read(&repository("plans/guard.counts.toml")).unwrap();
-    let moved: Vec<String> = Counts::of(&first)
+    let moved: Vec<String> = Counts::from_results(&first)
         .unwrap()
         .moved(&committed)
         .iter()

@@ -411,7 +411,7 @@ mod tests {
         use hyper::service::Service;
         use hyper_util::service::TowerToHyperService;
         let access = Access {
-            operator: Some(Token::of("the operator's token")),
+            operator: Some(Token::from_text("the operator's token")),
             timeout: Duration::from_millis(20),
             ..Access::default()
         };
@@ -449,7 +449,7 @@ mod tests {
         use hyper_util::service::TowerToHyperService;
         let logged = |more: &[(HeaderName, &str)]| {
             let access = Access {
-                operator: Some(Token::of("the operator's token")),
+                operator: Some(Token::from_text("the operator's token")),
                 timeout: Duration::from_secs(10),
                 ..Access::default()
             };
@@ -486,8 +486,8 @@ mod tests {
     #[test]
     fn tokens_and_their_cookies_say_what_one_may_do() {
         let access = |closed| Access {
-            operator: Some(Token::of("the operator's token")),
-            watcher: Some(Token::of("the watchers' token")),
+            operator: Some(Token::from_text("the operator's token")),
+            watcher: Some(Token::from_text("the watchers' token")),
             closed,
             port: 7,
             ..Access::default()

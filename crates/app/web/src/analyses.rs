@@ -40,7 +40,7 @@ impl Analyses {
     ///
     /// # Errors
     /// When its trials cannot be read.
-    pub fn of(&self, results: &ResultsDir) -> Result<Arc<Analysis>, Arc<ResultsError>> {
+    pub fn analysis(&self, results: &ResultsDir) -> Result<Arc<Analysis>, Arc<ResultsError>> {
         self.get(results.path(), changed(results.dir(), "trials"), || {
             analyse(results)
         })

@@ -31,7 +31,7 @@ impl AppState {
             live,
             results: Arc::new(Results::below(results)),
             analyses: Arc::default(),
-            runs: Arc::new(Runs::of(state, None)),
+            runs: Arc::new(Runs::new(state, None)),
             plans: None,
             machines: Arc::default(),
             run_manager: None,
@@ -51,7 +51,7 @@ impl AppState {
     #[must_use]
     pub fn with_run_manager(self, state: &Path, run_manager: RunManager) -> Self {
         Self {
-            runs: Arc::new(Runs::of(state, Some(run_manager.clone()))),
+            runs: Arc::new(Runs::new(state, Some(run_manager.clone()))),
             run_manager: Some(run_manager),
             ..self
         }

@@ -37,7 +37,7 @@ impl Analyses {
         }
         let analyses: Vec<Arc<Analysis>> = dirs
             .iter()
-            .map(|dir| Ok(self.of(&results.open(dir)?)?))
+            .map(|dir| Ok(self.analysis(&results.open(dir)?)?))
             .collect::<Result<_, RequestError>>()?;
         let (first, others) = analyses.split_first().ok_or(count)?;
         let others: Vec<&Analysis> = others.iter().map(AsRef::as_ref).collect();

@@ -107,7 +107,7 @@ impl Curves {
 
     /// Adds the climbs of a density run.
     pub fn add_climbs(&mut self, run: usize, results: &ResultsDir) {
-        let Ok(summary) = Summary::of(results) else {
+        let Ok(summary) = Summary::from_results(results) else {
             return;
         };
         for seen in &summary.seen {

@@ -6,7 +6,7 @@ use vtax_results::ResultsDir;
 
 /// The sentences of a density run; none where its climbs cannot be read.
 pub fn sentences(results: &ResultsDir) -> Vec<String> {
-    let Ok(summary) = Summary::of(results) else {
+    let Ok(summary) = Summary::from_results(results) else {
         return Vec::new();
     };
     let seen = summary.seen.iter();

@@ -327,7 +327,7 @@ mod tests {
     use vtax_serve::top::Sort;
 
     fn pass(host: &mut Host, time: u64) -> Rates {
-        Rates::of(&host.pass(time), Sort::default())
+        Rates::from_snapshot(&host.pass(time), Sort::default())
     }
 
     #[test]

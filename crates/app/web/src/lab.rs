@@ -18,7 +18,7 @@ pub struct Lab {
 
 impl Lab {
     /// The lab whose lock is in a directory of state.
-    pub fn of(state: &Path) -> Option<Self> {
+    pub fn in_state(state: &Path) -> Option<Self> {
         let lock = state.join("lock");
         let text = fs::read_to_string(&lock).ok()?;
         let (number, purpose) = text.trim_end().strip_prefix("process ")?.split_once(", ")?;
@@ -72,20 +72,24 @@ mod tests {
     fn the_lock_of_a_living_vtax_names_its_run_and_no_other_does() {
         let state = tempfile::tempdir().unwrap();
         let write = |text: String| fs::write(state.path().join("lock"), text).unwrap();
-        assert_eq!(Lab::of(state.path()), None);
+        assert_eq!(Lab::in_state(state.path()), None);
         // The name of the test program begins with `vtax`.
         let own = std::process::id();
         write(format!(
             "process {own}, running plan a into b into results/a\n"
         ));
-        assert_eq!(Lab::of(state.path()), None, "it does not hold the lock");
+        assert_eq!(
+            Lab::in_state(state.path()),
+            None,
+            "it does not hold the lock"
+        );
         let _held = fs::File::open(state.path().join("lock")).unwrap();
-        let lab = Lab::of(state.path()).unwrap();
+        let lab = Lab::in_state(state.path()).unwrap();
         assert_eq!(lab.process.id, own);
         assert_eq!(lab.results, canonical(Path::new("results/a")));
         for other in ["", "process 1, running plan a into b", "process x, y", "\0"] {
             write(other.to_owned());
-            assert_eq!(Lab::of(state.path()), None, "{other:?}");
+            assert_eq!(Lab::in_state(state.path()), None, "{other:?}");
         }
     }
 

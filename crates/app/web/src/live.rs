@@ -75,7 +75,7 @@ impl Live {
             return;
         }
         let mut state = self.state();
-        let rates = Rates::of(&snapshot, Sort::default());
+        let rates = Rates::from_snapshot(&snapshot, Sort::default());
         let coarse = state.history.add(seconds(&snapshot), &rates);
         state.last = Some(LastInterval { snapshot, coarse });
         state.failure = None;
@@ -236,7 +236,7 @@ fn update(last: &LastInterval, state: &State, view: &View) -> Value {
         key: view.sort.parse().unwrap_or(Key::Cpu),
         reversed: view.reversed,
     };
-    let rates = Rates::of(snapshot, sort);
+    let rates = Rates::from_snapshot(snapshot, sort);
     let wanted = view.find.to_lowercase();
     let matches = |name: &str| wanted.is_empty() || name.to_lowercase().contains(&wanted);
     let mut matching = guests(&rates).filter(|row| matches(&row.name));

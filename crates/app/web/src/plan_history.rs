@@ -25,7 +25,7 @@ impl Analyses {
         }
         let runs: Vec<Arc<Analysis>> = runs
             .iter()
-            .map(|run| Ok(self.of(run)?))
+            .map(|run| Ok(self.analysis(run)?))
             .collect::<Result<_, RequestError>>()?;
         let of = |of| history(runs.iter().map(AsRef::as_ref), of, &[]);
         let mut found = of(Of::Tax);

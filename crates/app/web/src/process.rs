@@ -16,7 +16,7 @@ pub struct Process {
 
 impl Process {
     /// The process with a process ID; `None` where it has ended.
-    pub fn of(id: u32) -> Option<Self> {
+    pub fn from_id(id: u32) -> Option<Self> {
         let kernel = vtax_kernel::Process::of_host(id);
         let (is_over, started) = kernel.stat(|stat| Some((stat.is_over(), stat.started()?)))?;
         (!is_over).then_some(Self { id, started })
@@ -25,12 +25,12 @@ impl Process {
     /// The same, if its name begins with `vtax`.
     pub fn of_vtax(id: u32) -> Option<Self> {
         let name = vtax_kernel::Process::of_host(id).command_name()?;
-        name.starts_with(b"vtax").then(|| Self::of(id))?
+        name.starts_with(b"vtax").then(|| Self::from_id(id))?
     }
 
     /// Whether it still runs.
     pub fn is_alive(self) -> bool {
-        Self::of(self.id) == Some(self)
+        Self::from_id(self.id) == Some(self)
     }
 
     /// Sends SIGINT to the process, so that it ends in order.
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_process_is_known_by_its_start_and_asked_to_end() {
-        let own = Process::of(std::process::id()).unwrap();
+        let own = Process::from_id(std::process::id()).unwrap();
         assert!(own.is_alive());
         let other = Process {
             started: own.started + 1,
@@ -68,7 +68,7 @@ mod tests {
         // The program that runs the tests in the background may set SIGINT to be ignored for all its children.
         let sleep = ["--default-signal=INT", "sleep", "60"];
         let mut child = Command::new("env").args(sleep).spawn().unwrap();
-        let process = Process::of(child.id()).unwrap();
+        let process = Process::from_id(child.id()).unwrap();
         assert_eq!(Process::of_vtax(child.id()), None, "sleep is no vtax");
         let ended = loop {
             // The process may have just ended.

@@ -96,7 +96,7 @@ impl Records {
     }
 
     /// The record of a run, if there is one.
-    pub fn of(&self, results: &Path) -> Option<Record> {
+    pub fn of_results(&self, results: &Path) -> Option<Record> {
         read(&self.folder_of(results)).filter(|record| record.results == results)
     }
 
@@ -167,20 +167,27 @@ mod tests {
             started: String::new(),
             plan: None,
             process: if number == 0 {
-                Process::of(std::process::id())
+                Process::from_id(std::process::id())
             } else {
                 None
             },
             asked: RunRequest::Pause(number),
         };
-        assert_eq!(records.of(Path::new("/results/0")), None);
+        assert_eq!(records.of_results(Path::new("/results/0")), None);
         for number in 0..MAX_RECORDS + 9 {
             records.keep(&record(number)).unwrap();
         }
         let last = MAX_RECORDS + 8;
-        assert_eq!(records.of(&record(last).results), Some(record(last)));
-        assert_eq!(records.of(&record(1).results), None, "the oldest");
-        assert_eq!(records.of(&record(0).results), Some(record(0)), "it runs");
+        assert_eq!(
+            records.of_results(&record(last).results),
+            Some(record(last))
+        );
+        assert_eq!(records.of_results(&record(1).results), None, "the oldest");
+        assert_eq!(
+            records.of_results(&record(0).results),
+            Some(record(0)),
+            "it runs"
+        );
         assert!(records.all().len() <= MAX_RECORDS + 2);
         let folder = records.folder_of(&record(last).results);
         fs::write(folder.join("messages"), "one\n\x1b[2Jtwo\n").unwrap();

@@ -280,7 +280,7 @@ impl Worker {
             let poll = self.pauses.iter().map(Pause::poll).min();
             match messages.recv_timeout(poll.unwrap_or(IDLE_POLL)) {
                 Ok(Message::Lab(reply)) => {
-                    let _ = reply.send(Lab::of(&self.starter.state));
+                    let _ = reply.send(Lab::in_state(&self.starter.state));
                 }
                 Ok(Message::Check { text, quick, reply }) => {
                     let program = self.starter.program.clone();
@@ -319,7 +319,7 @@ impl Worker {
         {
             return Err(RunError::HostBusy(other));
         }
-        let known = self.records.of(results);
+        let known = self.records.of_results(results);
         if known.is_some_and(|record| record.is_alive()) {
             return Err(RunError::Running(results.clone()));
         }
@@ -344,7 +344,7 @@ impl Worker {
             testbed: start.testbed.clone(),
             started: jiff::Timestamp::now().to_string(),
             plan: Some(start.plan.clone()),
-            process: crate::process::Process::of(process),
+            process: crate::process::Process::from_id(process),
             asked: RunRequest::Run,
         })?;
         Ok(())
@@ -353,7 +353,7 @@ impl Worker {
     /// The results directory of the run on this host. A run in a testbed does not lock the directory of this state, so
     /// its record is read.
     fn running_here(&self) -> Option<PathBuf> {
-        let lab = Lab::of(&self.starter.state).map(|lab| lab.results);
+        let lab = Lab::in_state(&self.starter.state).map(|lab| lab.results);
         lab.or_else(|| {
             let mut all = self.records.all().into_iter();
             let here = |place: &str| place == "local" || place.starts_with("testbed:");
@@ -411,11 +411,11 @@ impl Worker {
 
     /// The record of a run in progress, whatever process started it.
     fn running(&self, results: &Path) -> Result<Record, RunError> {
-        let known = self.records.of(results);
+        let known = self.records.of_results(results);
         if let Some(record) = known.clone().filter(Record::is_alive) {
             return Ok(record);
         }
-        let lab = Lab::of(&self.starter.state).filter(|lab| lab.results == results);
+        let lab = Lab::in_state(&self.starter.state).filter(|lab| lab.results == results);
         let lab = lab.ok_or(RunError::NotRunning)?;
         Ok(Record {
             results: results.to_owned(),
@@ -491,7 +491,7 @@ impl Worker {
     /// Ends the runs that are to pause and have finished a trial since the request.
     fn end_paused(&mut self) {
         for mut pause in std::mem::take(&mut self.pauses) {
-            let record = self.records.of(&pause.results);
+            let record = self.records.of_results(&pause.results);
             let Some(record) = record.filter(Record::is_alive) else {
                 continue;
             };
@@ -555,12 +555,12 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let worker = worker(state.path());
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let record = record("local", Process::of(child.id()));
+        let record = record("local", Process::from_id(child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
         worker.records.keep(&record).unwrap();
         assert!(worker.end(&record, RunRequest::Cancelled).is_err());
-        let kept = worker.records.of(&record.results).unwrap();
+        let kept = worker.records.of_results(&record.results).unwrap();
         assert_eq!(kept.asked, RunRequest::Run);
     }
 
@@ -592,7 +592,7 @@ mod tests {
     fn a_run_on_a_testbed_is_a_run_of_this_host() {
         let state = tempfile::tempdir().unwrap();
         let worker = worker(state.path());
-        let own = Process::of(std::process::id());
+        let own = Process::from_id(std::process::id());
         for (place, is_here) in [("ssh:other", false), ("testbed:kvm", true), ("local", true)] {
             let record = record(place, own);
             worker.records.keep(&record).unwrap();

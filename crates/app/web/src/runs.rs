@@ -114,7 +114,7 @@ struct RunPlan {
 }
 
 impl RunPlan {
-    fn of(results: Option<&ResultsDir>, record: Option<&Record>) -> Option<Self> {
+    fn from_results(results: Option<&ResultsDir>, record: Option<&Record>) -> Option<Self> {
         if let Some(results) = results {
             let run = results.run();
             return Some(Self {
@@ -159,7 +159,7 @@ pub struct Runs {
 impl Runs {
     /// The runs of the vtax whose state is in a directory. The run manager has the privileges to see the lab of another
     /// user.
-    pub fn of(state: &Path, run_manager: Option<RunManager>) -> Self {
+    pub fn new(state: &Path, run_manager: Option<RunManager>) -> Self {
         Self {
             state: state.to_owned(),
             run_manager,
@@ -174,7 +174,7 @@ impl Runs {
     pub fn lab(&self) -> Option<Lab> {
         match &self.run_manager {
             Some(run_manager) => run_manager.lab(),
-            None => Lab::of(&self.state),
+            None => Lab::in_state(&self.state),
         }
     }
 
@@ -191,7 +191,7 @@ impl Runs {
 
     /// The record of a run that the page started or stopped.
     pub fn record(&self, path: &Path) -> Option<Record> {
-        self.records.of(path)
+        self.records.of_results(path)
     }
 
     /// The plan of a run that the page started.
@@ -206,7 +206,7 @@ impl Runs {
     pub fn state(&self, path: &Path, results: &ResultsDir, lab: Option<&Lab>) -> State {
         let done = results.trial_indexes().len() >= results.run().schedule.len();
         let path = canonical(path);
-        let record = self.records.of(&path);
+        let record = self.records.of_results(&path);
         let lab = lab.filter(|lab| lab.results == path);
         state_of(record.as_ref(), lab, in_flight(results).is_some(), done).0
     }
@@ -222,12 +222,12 @@ impl Runs {
         open: impl FnOnce() -> Option<ResultsDir>,
     ) -> Result<Progress, RequestError> {
         let path = canonical(path);
-        let record = self.records.of(&path);
+        let record = self.records.of_results(&path);
         // Events are read before the directory: a trial whose event was read is then in the directory.
         let events = record.as_ref().map(|_| self.read_events(&path));
         let results = open();
         let results = results.as_ref();
-        let planned = RunPlan::of(results, record.as_ref())
+        let planned = RunPlan::from_results(results, record.as_ref())
             .ok_or_else(|| RequestError::Unknown(path.clone()))?;
         let lab = self.lab().filter(|lab| lab.results == path);
         let written = results.and_then(in_flight);
@@ -465,11 +465,11 @@ mod tests {
             testbed: Testbed::default(),
             started: String::new(),
             plan: Some(check(text, true, &Place::Local).unwrap()),
-            process: Process::of(std::process::id()),
+            process: Process::from_id(std::process::id()),
             asked: RunRequest::Run,
         };
         records.keep(&record).unwrap();
-        let runs = Runs::of(state.path(), None);
+        let runs = Runs::new(state.path(), None);
         // The run starts right after the look-up of its directory.
         let goes_on = || {
             let mut events = folder.new_file("events").unwrap();

@@ -62,7 +62,7 @@ pub fn read_new(results: &ResultsDir, trials: &mut TrialCache) -> Option<SystemT
         last = last.max(Some(at));
         if trials.get(&index).is_none_or(|(known, _)| *known != at) {
             let found = match results.trial(index) {
-                Ok(trial) => TrialSummary::of(&trial),
+                Ok(trial) => TrialSummary::from_trial(&trial),
                 Err(error) => TrialSummary {
                     state: "damaged",
                     reasons: vec![error.to_string()],
@@ -101,7 +101,7 @@ impl TrialSummary {
     }
 
     /// Builds the summary from the trial's record.
-    pub fn of(trial: &Trial) -> Self {
+    pub fn from_trial(trial: &Trial) -> Self {
         let failed = match &trial.outcome {
             TrialOutcome::Failed(why) => Some(why.clone()),
             TrialOutcome::Complete => None,

@@ -23,7 +23,7 @@ fn ports_and_populations_are_shown_and_budgets_stay_within_the_cap() {
     };
     let app = AppState::new(Arc::new(Live::default()), folder.path(), folder.path());
     let settings = ListenerSettings {
-        operator: Some(Token::of("operator")),
+        operator: Some(Token::from_text("operator")),
         ..ListenerSettings::open("127.0.0.1:0".parse().unwrap())
     };
     let server = Server::start(app.with_machines(machines), &settings).unwrap();

@@ -187,7 +187,7 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
     };
     let settings = ListenerSettings {
         certificate: Some(certificate.clone()),
-        watcher: Some(Token::of(WATCHER)),
+        watcher: Some(Token::from_text(WATCHER)),
         ..ListenerSettings::open("0.0.0.0:0".parse().unwrap())
     };
     let app = || AppState::new(Arc::new(Live::default()), folder.path(), folder.path());

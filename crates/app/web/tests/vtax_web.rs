@@ -222,7 +222,7 @@ fn an_address_that_leaves_the_host_is_refused_with_the_way_to_do_it() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
         let open = ListenerSettings::open(address.parse().unwrap());
         let guarded = ListenerSettings {
-            operator: Some(Token::of(OPERATOR)),
+            operator: Some(Token::from_text(OPERATOR)),
             ..open.clone()
         };
         let encrypted = ListenerSettings {

@@ -218,7 +218,7 @@ pub fn unit(name: &str) -> Unit {
         let family = families.find(|(family, _)| family.part(name).is_some())?;
         Some(family.1)
     });
-    Unit::of(base.unwrap_or(Base::One))
+    Unit::from_base(base.unwrap_or(Base::One))
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ impl Owner {
 
     /// Returns this owner on the machine of an actor: `client.host`.
     #[must_use]
-    pub fn of(&self, actor: &Self) -> Self {
+    pub fn on_machine_of(&self, actor: &Self) -> Self {
         Self::named(&format!("{actor}.{self}"))
     }
 
@@ -128,7 +128,10 @@ mod tests {
             owner: HOST.into(),
         };
         assert_eq!(Owner::named("hog.client.host"), clients_host);
-        assert_eq!(Owner::Host.of(&Owner::named("hog.client")), clients_host);
+        assert_eq!(
+            Owner::Host.on_machine_of(&Owner::named("hog.client")),
+            clients_host
+        );
     }
 
     #[test]

@@ -22,7 +22,7 @@ impl Pattern {
     }
 
     /// Returns the name with `part` in place of its one asterisk.
-    pub fn of(self, part: impl Display) -> String {
+    pub fn fill(self, part: impl Display) -> String {
         self.name(&[&part.to_string()])
     }
 
@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn a_pattern_gives_back_the_part_of_a_name_that_it_was_given() {
         let busy = Pattern("frequency.*_mhz.busy");
-        assert_eq!(busy.of(1867), "frequency.1867_mhz.busy");
+        assert_eq!(busy.fill(1867), "frequency.1867_mhz.busy");
         assert_eq!(busy.part("frequency.1867_mhz.busy"), Some("1867"));
         assert_eq!(busy.part("frequency.1867_mhz"), None);
         assert_eq!(busy.part("frequency._mhz.busy"), None);

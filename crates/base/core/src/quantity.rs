@@ -61,7 +61,7 @@ impl fmt::Display for Quantity {
             size if size < 100.0 => 1,
             _ => 0,
         };
-        if self.unit == Unit::of(Base::One) {
+        if self.unit == Unit::from_base(Base::One) {
             return write!(f, "{value:.digits$}{prefix}");
         }
         let unit = match (self.unit.base, self.unit.per) {

@@ -32,15 +32,15 @@ macro_rules! typed {
 }
 
 typed!(/// Energy in joules.
-    Joules(f64), Unit::of(Base::Joule));
+    Joules(f64), Unit::from_base(Base::Joule));
 typed!(/// Power in watts.
-    Watts(f64), Unit::of(Base::Watt));
+    Watts(f64), Unit::from_base(Base::Watt));
 typed!(/// A rate in events per second.
     Hertz(f64), Unit::per(Base::One, Base::Second));
 typed!(/// A span of time in nanoseconds, or a point on the monotonic clock since its own zero.
-    #[derive(Eq, Ord, Hash)] Nanoseconds(u64), Unit::of(Base::Nanosecond));
+    #[derive(Eq, Ord, Hash)] Nanoseconds(u64), Unit::from_base(Base::Nanosecond));
 typed!(/// An amount of data in bytes.
-    #[derive(Eq, Ord, Hash)] Bytes(u64), Unit::of(Base::Byte));
+    #[derive(Eq, Ord, Hash)] Bytes(u64), Unit::from_base(Base::Byte));
 
 impl Nanoseconds {
     /// The span in seconds.

@@ -32,7 +32,7 @@ macro_rules! bases {
             fn from_str(text: &str) -> Result<Self, ParseUnitError> {
                 match text {
                     $($text => Ok(Self::$name),)*
-                    _ => Word::of(text).map(Self::Item).ok_or_else(|| ParseUnitError(text.to_owned())),
+                    _ => Word::from_text(text).map(Self::Item).ok_or_else(|| ParseUnitError(text.to_owned())),
                 }
             }
         }
@@ -50,7 +50,7 @@ const MOST_WORDS: usize = 4096;
 
 impl Word {
     /// A word; `None` for another text, and beyond the most words of a process.
-    fn of(text: &str) -> Option<Self> {
+    fn from_text(text: &str) -> Option<Self> {
         static WORDS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
         let is_word = (1..=LONGEST_WORD).contains(&text.len())
             && text.bytes().all(|byte| byte.is_ascii_alphabetic());
@@ -123,7 +123,7 @@ pub struct Unit {
 
 impl Unit {
     /// A plain unit.
-    pub const fn of(base: Base) -> Self {
+    pub const fn from_base(base: Base) -> Self {
         Self { base, per: None }
     }
 
@@ -161,7 +161,7 @@ impl FromStr for Unit {
     type Err = ParseUnitError;
     fn from_str(text: &str) -> Result<Self, ParseUnitError> {
         match text.split_once('/') {
-            None => Ok(Self::of(text.parse()?)),
+            None => Ok(Self::from_base(text.parse()?)),
             Some((base, per)) => Ok(Self::per(base.parse()?, per.parse()?)),
         }
     }

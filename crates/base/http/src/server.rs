@@ -747,7 +747,7 @@ mod tests {
         let service = Service {
             limits: LIMITS,
             handler: echo(),
-            token: Some(Token::of("the right token")),
+            token: Some(Token::from_text("the right token")),
             refusals: Mutex::default(),
         };
         let Parsed::Request(request) = message::parse(REQUEST) else {

@@ -76,11 +76,11 @@ impl Token {
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return unfit("it is one word of printable ASCII characters, and nothing else");
         }
-        Ok(Self::of(text))
+        Ok(Self::from_text(text))
     }
 
     /// The token of a text that the caller has checked.
-    pub fn of(text: &str) -> Self {
+    pub fn from_text(text: &str) -> Self {
         Self(text.into())
     }
 
@@ -92,7 +92,7 @@ impl Token {
         let mut bytes = [0; RANDOM_BYTES];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
         let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok((Self::of(&text), text))
+        Ok((Self::from_text(&text), text))
     }
 
     /// The `Authorization` header with the token.
@@ -176,7 +176,7 @@ mod tests {
     fn what_stands_for_a_token_in_one_use_is_neither_it_nor_good_for_another() {
         let (one, text) = Token::random().unwrap();
         let (other, _) = Token::random().unwrap();
-        assert!(one.is(&text) && !other.is(&text) && one == Token::of(&text));
+        assert!(one.is(&text) && !other.is(&text) && one == Token::from_text(&text));
         let cookie = one.derived("cookie");
         assert!(one.is_derived("cookie", &cookie));
         assert!(!one.is(&cookie) && !one.is_derived("key", &cookie));

@@ -106,7 +106,7 @@ impl GroupClock {
     ///
     /// # Errors
     /// When the file cannot be opened.
-    pub fn of(directory: &Path, v1: bool) -> Result<Self, KernelError> {
+    pub fn in_directory(directory: &Path, v1: bool) -> Result<Self, KernelError> {
         let file = |name: &str| KernelFile::open_one_piece(directory.join(name));
         Ok(if v1 {
             Self::V1 {
@@ -347,12 +347,12 @@ mod tests {
         assert_eq!(of_v2.split, Some([Nanoseconds(8000), Nanoseconds(1000)]));
         let (_throttled, throttled) = group(&[("cpu.stat", "nr_periods 0\n")]);
         assert!(GroupClock::find(std::slice::from_ref(&throttled)).is_none());
-        let error = GroupClock::of(&throttled, false)
+        let error = GroupClock::in_directory(&throttled, false)
             .unwrap()
             .times()
             .unwrap_err();
         assert!(error.to_string().contains("usage_usec"), "{error}");
-        assert!(GroupClock::of(&throttled, true).is_err());
+        assert!(GroupClock::in_directory(&throttled, true).is_err());
     }
 
     #[test]

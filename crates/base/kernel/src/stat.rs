@@ -79,7 +79,7 @@ impl CpuTimes {
     }
 
     /// The time in one state.
-    pub fn of(&self, state: CpuState) -> Nanoseconds {
+    pub fn in_state(&self, state: CpuState) -> Nanoseconds {
         self.0.get(state as usize).copied().unwrap_or_default()
     }
 
@@ -89,7 +89,8 @@ impl CpuTimes {
     /// Idle and iowait time are one clock that counts in one of two columns, and the kernel may move time from one to
     /// the other: where one of them fell, the other gains that much less.
     pub fn since(&self, earlier: &Self) -> Option<Self> {
-        let change = |state| i128::from(self.of(state).0) - i128::from(earlier.of(state).0);
+        let change =
+            |state| i128::from(self.in_state(state).0) - i128::from(earlier.in_state(state).0);
         let gain = |state: CpuState, change: i128| {
             let gain = match change {
                 change if change >= 0 => u64::try_from(change).ok()?,
@@ -121,7 +122,8 @@ impl CpuTimes {
 
     fn pair_since(&self, earlier: &Self) -> i128 {
         let sum = |times: &Self| {
-            i128::from(times.of(CpuState::Idle).0) + i128::from(times.of(CpuState::Iowait).0)
+            i128::from(times.in_state(CpuState::Idle).0)
+                + i128::from(times.in_state(CpuState::Iowait).0)
         };
         sum(self) - sum(earlier)
     }
@@ -129,7 +131,7 @@ impl CpuTimes {
     /// The time in several states, of a difference: the times since boot may be any numbers, and their sum would hide a
     /// change.
     pub fn sum(&self, states: &[CpuState]) -> Nanoseconds {
-        let times = states.iter().map(|state| self.of(*state).0);
+        let times = states.iter().map(|state| self.in_state(*state).0);
         Nanoseconds(times.fold(0, u64::saturating_add))
     }
 
@@ -238,7 +240,10 @@ mod tests {
     #[test]
     fn times_processors_switches_and_interrupts_are_read() {
         let stat = HostStat::parse(STAT).unwrap();
-        assert_eq!(stat.times.of(CpuState::Idle), Nanoseconds(10_000_000_000));
+        assert_eq!(
+            stat.times.in_state(CpuState::Idle),
+            Nanoseconds(10_000_000_000)
+        );
         assert_eq!(stat.times.sum(&CpuState::BUSY), Nanoseconds(1_700_000_000));
         assert_eq!(stat.processors, 2);
         assert_eq!(
@@ -280,7 +285,7 @@ mod tests {
     #[test]
     fn old_kernels_print_fewer_columns_and_a_truncated_line_is_none() {
         let stat = HostStat::parse(b"cpu 1 2 3 4\n").unwrap();
-        assert_eq!(stat.times.of(CpuState::Steal), Nanoseconds(0));
+        assert_eq!(stat.times.in_state(CpuState::Steal), Nanoseconds(0));
         assert_eq!(HostStat::parse(b"cpu 1 2 3\n"), None);
         assert_eq!(HostStat::parse(b"cpu 1 2 3 x\n"), None);
         assert_eq!(HostStat::parse(b""), None);
@@ -319,7 +324,7 @@ mod tests {
             let line: Vec<String> = ticks.iter().map(u64::to_string).collect();
             let stat = HostStat::parse(format!("cpu {}\n", line.join(" ")).as_bytes()).unwrap();
             let user = ticks[0].saturating_mul(10_000_000);
-            prop_assert_eq!(stat.times.of(CpuState::User), Nanoseconds(user));
+            prop_assert_eq!(stat.times.in_state(CpuState::User), Nanoseconds(user));
             prop_assert!(stat.times.sum(&CpuState::BUSY).0 >= user);
         }
     }

@@ -316,7 +316,7 @@ impl Ascent<'_, '_> {
         let answer = self
             .supervisor
             .ask(&Request::Probe(self.bench.method.probes))?;
-        Ok(Latency::of(answer.probe, answer.failed))
+        Ok(Latency::from_micros(answer.probe, answer.failed))
     }
 
     /// Measures the whole population without probes.

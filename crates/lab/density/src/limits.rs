@@ -19,7 +19,7 @@ pub struct Limits {
 impl Limits {
     /// The share of a resource at which a climb ends, in percent.
     #[must_use]
-    pub fn of(&self, resource: Resource) -> f64 {
+    pub fn of_resource(&self, resource: Resource) -> f64 {
         if resource == Resource::Memory {
             self.stop_percent.min(100.0 - self.reserve_percent)
         } else {
@@ -33,8 +33,10 @@ impl Limits {
     pub fn exceeded(&self, levels: &Shares) -> Option<Binding> {
         levels
             .iter()
-            .filter(|(resource, share)| **share >= self.of(**resource))
-            .max_by(|(a, x), (b, y)| (*x - self.of(**a)).total_cmp(&(*y - self.of(**b))))
+            .filter(|(resource, share)| **share >= self.of_resource(**resource))
+            .max_by(|(a, x), (b, y)| {
+                (*x - self.of_resource(**a)).total_cmp(&(*y - self.of_resource(**b)))
+            })
             .map(|(resource, share)| Binding::Resource {
                 resource: *resource,
                 percent: *share,

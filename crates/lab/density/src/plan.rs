@@ -126,7 +126,7 @@ pub struct Plan {
 
 impl Method {
     /// The method by these settings, and the defaults of [`METHOD`].
-    fn of(settings: &Settings) -> Self {
+    fn from_settings(settings: &Settings) -> Self {
         let parameter = |key: &str| METHOD.iter().find(|parameter| parameter.key == key);
         let number = |key| parameter(key).map_or(0.0, |parameter| parameter.number(settings));
         let whole = |key| number(key) as u32;
@@ -421,7 +421,7 @@ fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<P
         seed: reader.integer(root, "seed", 0, i64::MAX).unwrap_or(1),
         repetitions,
         again: reader.again(root),
-        method: Method::of(&settings),
+        method: Method::from_settings(&settings),
         variants,
         is_quick,
     })

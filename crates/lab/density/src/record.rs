@@ -28,7 +28,7 @@ pub struct Latency {
 impl Latency {
     /// The statistics of these times. `failed` requests have no time.
     #[must_use]
-    pub fn of(mut micros: Vec<f64>, failed: u32) -> Self {
+    pub fn from_micros(mut micros: Vec<f64>, failed: u32) -> Self {
         micros.sort_by(f64::total_cmp);
         let n = micros.len() as f64;
         let quantile = |q: f64| {
@@ -48,7 +48,7 @@ impl Latency {
     /// The statistics of these times; `None` without any.
     #[must_use]
     pub fn of_any(micros: Vec<f64>) -> Option<Self> {
-        (!micros.is_empty()).then(|| Self::of(micros, 0))
+        (!micros.is_empty()).then(|| Self::from_micros(micros, 0))
     }
 }
 
@@ -282,15 +282,15 @@ mod tests {
 
     #[test]
     fn the_99th_percentile_of_few_values_is_the_largest() {
-        let latency = Latency::of(vec![3.0, 1.0, 2.0], 1);
+        let latency = Latency::from_micros(vec![3.0, 1.0, 2.0], 1);
         assert_eq!((latency.p50_us, latency.p99_us), (2.0, 3.0));
         assert_eq!((latency.answered, latency.failed), (3, 1));
-        assert_eq!(Latency::of(Vec::new(), 0), Latency::default());
+        assert_eq!(Latency::from_micros(Vec::new(), 0), Latency::default());
     }
 
     #[test]
     fn of_a_hundred_values_the_99th_percentile_leaves_one_out() {
-        let latency = Latency::of((1..=100).map(f64::from).collect(), 0);
+        let latency = Latency::from_micros((1..=100).map(f64::from).collect(), 0);
         assert_eq!((latency.p99_us, latency.max_us), (99.0, 100.0));
     }
 }

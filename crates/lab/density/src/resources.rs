@@ -100,7 +100,7 @@ pub struct Memory {
 impl Memory {
     /// The values of `info`; 0 for those that the kernel does not report.
     #[must_use]
-    pub fn of(info: &MemInfo) -> Self {
+    pub fn from_info(info: &MemInfo) -> Self {
         let bytes = |value: Option<Bytes>| value.unwrap_or_default().0 as f64;
         let swap_total = bytes(info.swap_total);
         Self {
@@ -156,7 +156,7 @@ impl Accounts {
             number(text("sys/kernel/pid_max")).min(number(text("sys/kernel/threads-max")));
         Ok(Self {
             at: Some(Instant::now()),
-            memory: Memory::of(&memory),
+            memory: Memory::from_info(&memory),
             handles: handles(&text("sys/fs/file-nr")),
             tasks: (
                 tasks(text("loadavg").as_bytes()).unwrap_or(0) as f64,

@@ -226,7 +226,10 @@ impl Experiment for Climbs<'_> {
             ..ObservationCost::default()
         };
         let each = record.bytes_each().map_or_else(String::new, |each| {
-            format!(", {} each", Quantity::new(each, Unit::of(Base::Byte)))
+            format!(
+                ", {} each",
+                Quantity::new(each, Unit::from_base(Base::Byte))
+            )
         });
         let message = format!(
             "{}: {} guests{each}; ended by {binding}",
@@ -246,13 +249,17 @@ fn sampled(limits: &Limits, interval: &Interval, maximum: u32) -> Event {
         readings.insert(name.to_owned(), Quantity::new(value, unit));
     };
     if let Some((resource, share)) = nearest(limits, interval) {
-        read(resource.name(), share, Unit::of(Base::Percent));
+        read(resource.name(), share, Unit::from_base(Base::Percent));
     }
     if let Some(rate) = interval.births.and_then(|births| births.rate()) {
         read("guests made", rate, Unit::per(Base::One, Base::Second));
     }
     if let Some(probe) = interval.probe {
-        read("probe p99", probe.p99_us / 1e6, Unit::of(Base::Second));
+        read(
+            "probe p99",
+            probe.p99_us / 1e6,
+            Unit::from_base(Base::Second),
+        );
     }
     Event::Sampled(SampledLevel {
         level: interval.population.into(),
@@ -370,7 +377,7 @@ fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
     ];
     let known = all.into_iter().filter_map(|(declared, value)| {
         let value = value.filter(|value| value.is_finite())?;
-        let metric = Metric::of(declared, "", Unit::of(Base::One), value, source);
+        let metric = Metric::new(declared, "", Unit::from_base(Base::One), value, source);
         Some((declared.name.to_owned(), metric))
     });
     known.collect()
@@ -382,17 +389,17 @@ fn samples(climb: &Climb, source: Source, mut writer: SampleWriter) -> Result<()
         writer.register(&Series {
             owner,
             metric: metric.to_owned(),
-            unit: Unit::of(base),
+            unit: Unit::from_base(base),
             kind: SeriesKind::Gauge,
             source,
         })
     };
     let population = register(Owner::Target, metric::GUESTS.name, Base::One);
-    let own = register(Owner::Target, &counter::SHARE.of("cpu"), Base::Percent);
+    let own = register(Owner::Target, &counter::SHARE.fill("cpu"), Base::Percent);
     let shares: BTreeMap<Resource, _> = Resource::ALL
         .into_iter()
         .map(|resource| {
-            let metric = counter::SHARE.of(resource.name().replace(' ', "_").to_lowercase());
+            let metric = counter::SHARE.fill(resource.name().replace(' ', "_").to_lowercase());
             (resource, register(Owner::Host, &metric, Base::Percent))
         })
         .collect();

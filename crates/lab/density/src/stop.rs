@@ -36,7 +36,9 @@ pub fn nearest(limits: &Limits, interval: &Interval) -> Option<(Resource, f64)> 
     Resource::ALL
         .into_iter()
         .filter_map(|resource| Some((resource, last.own_share(resource)?)))
-        .max_by(|(a, x), (b, y)| (x / limits.of(*a)).total_cmp(&(y / limits.of(*b))))
+        .max_by(|(a, x), (b, y)| {
+            (x / limits.of_resource(*a)).total_cmp(&(y / limits.of_resource(*b)))
+        })
 }
 
 /// The populations at which a climb to `maximum` is sampled: `intervals` equal steps.
@@ -161,11 +163,11 @@ mod tests {
             let resources = [Resource::Memory, Resource::Swap, Resource::Descriptors, Resource::Pids, Resource::Mappings, Resource::Disk];
             let pairs: Vec<(Resource, f64)> = resources.into_iter().zip(shares).collect();
             let binding = judge(&LIMITS, &interval(&[&pairs]));
-            let any = pairs.iter().any(|(resource, share)| *share >= LIMITS.of(*resource));
+            let any = pairs.iter().any(|(resource, share)| *share >= LIMITS.of_resource(*resource));
             match binding {
-                Some(Binding::Resource { resource, percent }) => prop_assert!(percent >= LIMITS.of(resource)),
+                Some(Binding::Resource { resource, percent }) => prop_assert!(percent >= LIMITS.of_resource(resource)),
                 // The population did not use the disk, which therefore ends no climb.
-                other => prop_assert!(other.is_none() && (!any || pairs.iter().all(|(resource, share)| *resource == Resource::Disk || *share < LIMITS.of(*resource)))),
+                other => prop_assert!(other.is_none() && (!any || pairs.iter().all(|(resource, share)| *resource == Resource::Disk || *share < LIMITS.of_resource(*resource)))),
             }
         }
 

@@ -134,13 +134,13 @@ pub struct HostTimes {
 }
 
 impl HostTimes {
-    fn of(times: &CpuTimes) -> Self {
+    fn from_times(times: &CpuTimes) -> Self {
         use CpuState::{Idle, Iowait, Irq, Nice, Softirq, Steal, System, User};
         Self {
             processes: times.sum(&[User, Nice, System]),
             interrupts: times.sum(&[Irq, Softirq]),
             idle: times.sum(&[Idle, Iowait]),
-            steal: times.of(Steal),
+            steal: times.in_state(Steal),
         }
     }
 
@@ -179,7 +179,7 @@ pub fn disturbances(before: &HostReading, after: &HostReading, own: &OwnWork) ->
     let mut reasons = Vec::new();
     // Where a counter was reset, no share is known. The sampler reports that counter.
     if let Some(cpu) = after.cpu.since(&before.cpu) {
-        let cpu = HostTimes::of(&cpu);
+        let cpu = HostTimes::from_times(&cpu);
         reasons.extend(foreign_load(before, after, &cpu, own));
         reasons.extend(steal(&cpu, own));
     }
@@ -676,7 +676,7 @@ mod tests {
         );
         let reading = HostWatch::new(&host.roots, &host.path("")).read();
         assert_eq!(
-            HostTimes::of(&reading.cpu),
+            HostTimes::from_times(&reading.cpu),
             HostTimes {
                 processes: seconds_of(1.5),
                 interrupts: seconds_of(0.13),

@@ -332,7 +332,7 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
     }
     let length = instruction.0.to_string();
     keep(trial, emulated::INSTRUCTION_NS, length);
-    let slowdown = Slowdown::of(trial, &model.watts.frequency);
+    let slowdown = Slowdown::from_trial(trial, &model.watts.frequency);
     let counted = model.cycles_per_second(trial, instruction, &slowdown);
     let Some((cycles, mut left_out)) = counted else {
         return;
@@ -349,13 +349,13 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
     let (begin, end) = trial.window;
     let seconds = end.saturating_since(begin).as_secs_f64();
     let mut add = |declared: &metric::Metric, about: &str, given: Unit, value: f64| {
-        let mut metric = Metric::of(declared, about, given, value, Source::Simulated);
+        let mut metric = Metric::new(declared, about, given, value, Source::Simulated);
         metric
             .title
             .push_str(&format!(" (cost model {})", model.name));
         trial.metrics.insert(declared.name.to_owned(), metric);
     };
-    let none = Unit::of(Base::One);
+    let none = Unit::from_base(Base::One);
     add(metric::MODEL_CYCLES_PER_SECOND, "", none, cycles);
     if let Some(watts) = watts {
         add(metric::MODEL_POWER, "", none, watts);

@@ -67,7 +67,7 @@ impl Counts {
     ///
     /// # Errors
     /// When its results cannot be read, or a trial of it failed.
-    pub fn of(results: &ResultsDir) -> Result<Self, LabError> {
+    pub fn from_results(results: &ResultsDir) -> Result<Self, LabError> {
         let trials: Result<Vec<Trial>, _> = results.trials().collect();
         Ok(Self::of_trials(&trials?)?)
     }
@@ -178,7 +178,7 @@ pub(crate) mod tests {
     /// A complete trial of one second with these metrics.
     pub(crate) fn trial(label: &str, metrics: &[(&str, f64)]) -> Trial {
         let metric = |value: f64| Metric {
-            quantity: Quantity::new(value, Unit::of(Base::One)),
+            quantity: Quantity::new(value, Unit::from_base(Base::One)),
             source: Source::Simulated,
             model: None,
             meter: None,

@@ -125,7 +125,7 @@ pub fn run_plan(
     let mut hosts = Hosts {
         run,
         place: &options.place,
-        link: client.map(Link::of).transpose()?,
+        link: client.map(Link::from_client).transpose()?,
         jobs: jobs(run)?,
         hosts: BTreeMap::new(),
         signals,
@@ -484,7 +484,9 @@ impl Hosts<'_> {
         let key = key(self.host(treatment));
         let snapshot = match self.snapshots.remove(&key) {
             Some(snapshot) => snapshot,
-            None => Snapshot::of(self.host(treatment), self.run.settings, &payload(self.run))?,
+            None => {
+                Snapshot::for_host(self.host(treatment), self.run.settings, &payload(self.run))?
+            }
         };
         Ok(self.snapshots.entry(key).or_insert(snapshot))
     }

@@ -94,7 +94,7 @@ impl Job {
             ..ports.files()
         };
         let machine = QemuProcess::start(&machine::command_line(host, settings, files), None)?;
-        Self::of(machine, client, &ports, spec.silence, directory)
+        Self::new(machine, client, &ports, spec.silence, directory)
     }
 
     /// Starts a host from a snapshot of a host with the same settings and disks.
@@ -113,10 +113,10 @@ impl Job {
         let line = machine::command_line(spec.host, spec.settings, files);
         let mut machine = QemuProcess::start(&line, Some(&paths.state))?;
         machine.monitor(&monitor)?.load(&snapshot::from_state())?;
-        Self::of(machine, None, &ports, spec.silence, directory)
+        Self::new(machine, None, &ports, spec.silence, directory)
     }
 
-    fn of(
+    fn new(
         machine: QemuProcess,
         client: Option<Client>,
         ports: &Ports,
@@ -224,7 +224,7 @@ impl Client {
         let files = Files {
             console: Some(&path.join("console")),
             link: Some((End::Client, wire)),
-            ..Files::of(&boot_files.initrd, &payload)
+            ..Files::from_initrd(&boot_files.initrd, &payload)
         };
         let machine = QemuProcess::start(&machine::command_line(host, settings, files), None)?;
         let mut client = Self { machine, directory };

@@ -33,7 +33,7 @@ impl Link {
     ///
     /// # Errors
     /// When the plan names a device, or a network that is too small.
-    pub fn of(client: &RemoteClient) -> Result<Self, HostError> {
+    pub fn from_client(client: &RemoteClient) -> Result<Self, HostError> {
         let Uplink::Bridge(bridge) = &client.network.uplink else {
             return Err(HostError::Setting(
                 "an emulated host reaches a second one through its bridge, and [places] names a device: write bridge = \"lan\"".to_owned(),
@@ -110,8 +110,9 @@ mod tests {
     #[test]
     fn both_hosts_are_on_the_targets_network_and_neither_is_the_target() {
         let bridge = || Uplink::Bridge("lan".to_owned());
-        let link =
-            |last, prefix| Link::of(&client(bridge(), (Ipv4Addr::new(192, 0, 2, last), prefix)));
+        let link = |last, prefix| {
+            Link::from_client(&client(bridge(), (Ipv4Addr::new(192, 0, 2, last), prefix)))
+        };
         let wide = link(10, 24).unwrap();
         assert_eq!(
             wide.description(End::Host),
@@ -131,7 +132,7 @@ mod tests {
         }
         assert!(link(5, 0).is_ok());
         let nic = Uplink::Device("eth1".to_owned());
-        let refused = Link::of(&client(nic, (Ipv4Addr::new(192, 0, 2, 10), 24)));
+        let refused = Link::from_client(&client(nic, (Ipv4Addr::new(192, 0, 2, 10), 24)));
         assert!(refused.unwrap_err().to_string().contains("bridge = "));
     }
 }

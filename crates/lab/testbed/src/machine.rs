@@ -42,7 +42,7 @@ pub(crate) struct Files<'a> {
 
 impl<'a> Files<'a> {
     /// The files of a machine on this terminal, without anything else.
-    pub fn of(initrd: &'a Path, payload: &'a Path) -> Self {
+    pub fn from_initrd(initrd: &'a Path, payload: &'a Path) -> Self {
         Self {
             initrd,
             payload,
@@ -88,7 +88,7 @@ enum WriteMode {
 
 impl WriteMode {
     /// The mode of the memory and the root disk of a snapshot.
-    fn of(snapshot: SnapshotFiles<'_>) -> Self {
+    fn from_snapshot(snapshot: SnapshotFiles<'_>) -> Self {
         if snapshot.creates {
             Self::Shared
         } else {
@@ -178,7 +178,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     for (position, ((path, bytes), (start, _))) in disks.iter().zip(&places).enumerate() {
         let (kept, path) = match (position, files.snapshot) {
             (ROOT, None) => (WriteMode::Private, *path),
-            (ROOT, Some(snapshot)) => (WriteMode::of(snapshot), snapshot.root),
+            (ROOT, Some(snapshot)) => (WriteMode::from_snapshot(snapshot), snapshot.root),
             _ => (WriteMode::ReadOnly, *path),
         };
         let id = format!("disk{position}");
@@ -194,7 +194,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     }
     if let Some(snapshot) = files.snapshot {
         let bytes = u64::from(settings.memory_mib) << 20;
-        let memory = WriteMode::of(snapshot).memory("memory", snapshot.memory, bytes);
+        let memory = WriteMode::from_snapshot(snapshot).memory("memory", snapshot.memory, bytes);
         let monitor = value(snapshot.monitor);
         line.option("-object", memory)
             .option("-qmp", format!("unix:{monitor},server=on,wait=off"))

@@ -71,7 +71,7 @@ impl BootFiles {
         payload: &Payload<'_>,
         link: Option<&Link>,
     ) -> Result<Self, HostError> {
-        let boot_files = Self::of(directory, payload.has_governors());
+        let boot_files = Self::in_directory(directory, payload.has_governors());
         vtax_files::write_scratch(&boot_files.initrd, initrd(host, payload, link)?)?;
         if let Some(table) = &boot_files.pstates {
             vtax_files::write_scratch(table, pstates::table(settings.processors()))?;
@@ -80,7 +80,7 @@ impl BootFiles {
     }
 
     /// The files in a directory.
-    pub fn of(directory: &Path, has_pstates: bool) -> Self {
+    pub fn in_directory(directory: &Path, has_pstates: bool) -> Self {
         Self {
             initrd: directory.join("initrd"),
             pstates: has_pstates.then(|| directory.join("pstates")),

@@ -33,7 +33,7 @@ pub(crate) struct Ports {
 
 impl Ports {
     /// The files in a directory.
-    pub fn of(directory: &Path) -> Self {
+    pub fn in_directory(directory: &Path) -> Self {
         Self {
             console: directory.join("console"),
             events: directory.join("events"),
@@ -44,7 +44,7 @@ impl Ports {
     /// # Errors
     /// When one cannot be created.
     pub fn create(directory: &Path) -> Result<Self, HostError> {
-        let ports = Self::of(directory);
+        let ports = Self::in_directory(directory);
         for path in [&ports.console, &ports.events, &ports.results] {
             vtax_files::create(path)?;
         }
@@ -56,7 +56,7 @@ impl Ports {
         Files {
             console: Some(&self.console),
             ports: Some((&self.events, &self.results)),
-            ..Files::of(Path::new(""), Path::new(""))
+            ..Files::from_initrd(Path::new(""), Path::new(""))
         }
     }
 }

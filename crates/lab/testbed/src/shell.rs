@@ -20,7 +20,7 @@ pub fn shell(host: &Host, settings: &Settings) -> Result<(), HostError> {
     let shell = Payload::Shell { binary: &binary };
     let boot_files = BootFiles::pack(directory.path(), host, settings, &shell, None)?;
     let payload = shell.pack(directory.path(), host.hypervisor)?;
-    let files = Files::of(&boot_files.initrd, &payload);
+    let files = Files::from_initrd(&boot_files.initrd, &payload);
     let line = machine::command_line(host, settings, files);
     let status = line.command().status().map_err(missing)?;
     if status.success() {

@@ -68,7 +68,11 @@ impl Snapshot {
     ///
     /// # Errors
     /// When its files cannot be written, or QEMU does not start.
-    pub fn of(host: &Host, settings: &Settings, payload: &Payload<'_>) -> Result<Self, LabError> {
+    pub fn for_host(
+        host: &Host,
+        settings: &Settings,
+        payload: &Payload<'_>,
+    ) -> Result<Self, LabError> {
         let settings = Settings {
             seed: SEED,
             ..settings.clone()
@@ -107,7 +111,7 @@ impl Snapshot {
             .map_err(HostError::from)?
             .set_len(PAYLOAD_BYTES)
             .map_err(HostError::file("write", &payload))?;
-        let paths = Paths::of(&directory, snapshot.has_pstates);
+        let paths = Paths::in_directory(&directory, snapshot.has_pstates);
         let files = paths.files(&ports, &payload, &monitor, true);
         let line = machine::command_line(host, &settings, files);
         let mut machine = QemuProcess::start(&line, Some(&directory.join(STATE_FILE)))?;
@@ -124,7 +128,7 @@ impl Snapshot {
 
     /// Its files, for machines that start from it.
     pub fn paths(&self) -> Paths {
-        Paths::of(&self.path, self.has_pstates)
+        Paths::in_directory(&self.path, self.has_pstates)
     }
 
     /// Whether trials can start; stores the snapshot once its host has stopped.
@@ -255,8 +259,8 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    fn of(directory: &Path, has_pstates: bool) -> Self {
-        let boot_files = BootFiles::of(directory, has_pstates);
+    fn in_directory(directory: &Path, has_pstates: bool) -> Self {
+        let boot_files = BootFiles::in_directory(directory, has_pstates);
         Self {
             initrd: boot_files.initrd,
             pstates: boot_files.pstates,
@@ -298,8 +302,8 @@ pub(crate) fn from_state() -> String {
 /// with a power failure, and on all boot files. The guests' disk is mounted later, so only its size counts.
 fn name(host: &Host, settings: &Settings, boot_files: &BootFiles) -> Result<String, HostError> {
     let nowhere = Path::new("");
-    let paths = Paths::of(nowhere, boot_files.pstates.is_some());
-    let ports = Ports::of(nowhere);
+    let paths = Paths::in_directory(nowhere, boot_files.pstates.is_some());
+    let ports = Ports::in_directory(nowhere);
     let files = paths.files(&ports, nowhere, nowhere, true);
     let mut alike = host.clone();
     let [_, guests] = &mut alike.disks;
@@ -576,7 +580,7 @@ mod tests {
             "echo no such machine >&2; exit 1",
         );
         let payload = Payload::Client;
-        let printed = Snapshot::of(&host, &Settings::default(), &payload)
+        let printed = Snapshot::for_host(&host, &Settings::default(), &payload)
             .err()
             .unwrap();
         let printed = printed.to_string();

@@ -226,8 +226,8 @@ impl Instrument for BusyByFrequency {
             let id = *self.columns.entry(khz).or_insert_with(|| {
                 into.register(Series {
                     owner: Owner::Host,
-                    metric: counter::CPU_BUSY_AT.of(khz),
-                    unit: Unit::of(Base::Nanosecond),
+                    metric: counter::CPU_BUSY_AT.fill(khz),
+                    unit: Unit::from_base(Base::Nanosecond),
                     kind: SeriesKind::Counter,
                     source: Source::Simulated,
                 })

@@ -295,7 +295,7 @@ impl Charger {
             return Ok(self.guests().map(|guest| guest.number).collect());
         };
         let number = |subject: &Subject| {
-            let found = self.guests.of(subject).map(|guest| guest.number);
+            let found = self.guests.guest_of(subject).map(|guest| guest.number);
             found.ok_or_else(|| {
                 let seen: Vec<&str> = self.guests().map(|guest| guest.name.as_str()).collect();
                 ObserveError::unavailable(
@@ -323,7 +323,7 @@ impl Charger {
             if !is_given {
                 return None;
             }
-            self.guests.of(subject).map(|guest| guest.number)
+            self.guests.guest_of(subject).map(|guest| guest.number)
         };
         let softirqs = self
             .programs
@@ -519,7 +519,7 @@ impl EnergyReader {
                 }
             }
         }
-        let shown = Snapshot::of(now, &self.readings);
+        let shown = Snapshot::from_readings(now, &self.readings);
         let value = |metric: &str| Some(shown.get(&Owner::Host, metric)?.value);
         let mut steps = Vec::with_capacity(self.choices.len());
         for choice in &mut self.choices {
@@ -678,7 +678,7 @@ mod tests {
             let id = into.register(Series {
                 owner: Owner::Host,
                 metric: joules_metric("ipmi", "host"),
-                unit: Unit::of(Base::Joule),
+                unit: Unit::from_base(Base::Joule),
                 kind: SeriesKind::Counter,
                 source: Source::Measured,
             });

@@ -227,7 +227,7 @@ impl Counted {
         if samples.is_some() || self.samples.is_some() {
             for (work, model) in &mut self.models {
                 let seen = samples.map(|samples| ObservedTime {
-                    time: samples.of(*work),
+                    time: samples.of_work(*work),
                     quantum: samples.period,
                     is_whole: false,
                 });
@@ -320,7 +320,7 @@ impl Counted {
 }
 
 impl Samples {
-    fn of(&self, work: Work) -> f64 {
+    fn of_work(&self, work: Work) -> f64 {
         let of = self.time.iter().filter(|((_, of), _)| *of == work);
         of.map(|(_, time)| time).sum()
     }

@@ -121,7 +121,7 @@ impl DepartedReader {
             None => {
                 if reader.clock.is_none() {
                     let directory = hierarchy.mounted.join(path);
-                    reader.clock = GroupClock::of(&directory, hierarchy.v1).ok();
+                    reader.clock = GroupClock::in_directory(&directory, hierarchy.v1).ok();
                 }
                 reader.clock.as_mut()?.times().ok()?.total
             }

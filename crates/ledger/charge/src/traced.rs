@@ -98,7 +98,7 @@ impl Traced {
                     namespace: device.namespace,
                     index: device.index,
                 };
-                let cookie = cookies.of(guest.number, device.namespace);
+                let cookie = cookies.of_guest(guest.number, device.namespace);
                 (key, Holder::new(guest.number, cookie))
             })
         });
@@ -175,7 +175,7 @@ impl Cookies {
         });
     }
 
-    fn of(&self, guest: u32, namespace: u32) -> Option<u64> {
+    fn of_guest(&self, guest: u32, namespace: u32) -> Option<u64> {
         self.known.get(&(guest, namespace)).copied().flatten()
     }
 }

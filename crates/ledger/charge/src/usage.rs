@@ -307,7 +307,7 @@ impl TimeSource {
             return Some(Self::Threads(Box::new(threads)));
         }
         let (hierarchy, group) = (hierarchy?, guest.group.as_ref()?);
-        let clock = GroupClock::of(&hierarchy.mounted.join(group), hierarchy.v1);
+        let clock = GroupClock::in_directory(&hierarchy.mounted.join(group), hierarchy.v1);
         clock.ok().map(Self::Group)
     }
 

@@ -133,7 +133,7 @@ fn one_set_of_programs_serves_the_ledger_and_the_counters_of_a_trial() {
         for instrument in &mut instruments {
             let _ = instrument.read(Nanoseconds(0), &mut readings);
         }
-        let shown = Snapshot::of(Nanoseconds(0), &readings);
+        let shown = Snapshot::from_readings(Nanoseconds(0), &readings);
         shown
             .get(&Owner::Target, counter::CPU_SOFTIRQ)
             .unwrap()
@@ -628,7 +628,7 @@ fn life(group: &Path, v1: bool) -> u64 {
     std::fs::create_dir(group).unwrap();
     let procs = group.join("cgroup.procs");
     let work = "echo $$ > \"$0\" && i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done";
-    let mut clock = GroupClock::of(group, v1).unwrap();
+    let mut clock = GroupClock::in_directory(group, v1).unwrap();
     while clock.times().unwrap().total.0 < 150_000_000 {
         let status = Command::new("sh").args(["-c", work]).arg(&procs).status();
         assert!(status.unwrap().success());

@@ -108,7 +108,7 @@ impl Guests {
     }
 
     /// Returns the guest that a subject describes.
-    pub fn of(&self, subject: &Subject) -> Option<&Guest> {
+    pub fn guest_of(&self, subject: &Subject) -> Option<&Guest> {
         self.iter().find(|guest| guest.is(subject))
     }
 
@@ -200,7 +200,7 @@ mod tests {
         let subject = guests.subject(found, &Owner::Target);
         assert_eq!((subject.vmm, subject.is_here()), (Some(12), true));
         assert_eq!(
-            guests.of(&subject).map(|guest| guest.number),
+            guests.guest_of(&subject).map(|guest| guest.number),
             Some(found.number)
         );
         assert!(subject.cgroups.is_empty() && !guests.is_native(found));

@@ -120,7 +120,7 @@ mod tests {
         let mut readings = Readings::default();
         let now = Nanoseconds(seconds * 1_000_000_000);
         meter.read(now, &mut readings)?;
-        Ok(Snapshot::of(now, &readings))
+        Ok(Snapshot::from_readings(now, &readings))
     }
 
     #[test]

@@ -161,7 +161,7 @@ mod tests {
         let mut readings = Readings::default();
         let now = Nanoseconds((seconds * 1e9) as u64);
         meter.read(now, &mut readings).unwrap();
-        Snapshot::of(now, &readings)
+        Snapshot::from_readings(now, &readings)
     }
 
     fn value(snapshot: &Snapshot, metric: &str) -> f64 {
@@ -310,7 +310,7 @@ mod tests {
         let mut readings = Readings::default();
         let error = meter.read(Nanoseconds(1_000_000_000), &mut readings);
         assert!(error.unwrap_err().to_string().contains("4294967 W"));
-        let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+        let snapshot = Snapshot::from_readings(Nanoseconds(0), &readings);
         assert_eq!(
             value(&snapshot, "energy.hwmon.power_meter-power1_joules"),
             100.0

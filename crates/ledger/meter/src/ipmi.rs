@@ -211,7 +211,7 @@ mod tests {
         meter
             .read(Nanoseconds(2_000_000_000), &mut readings)
             .unwrap();
-        let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+        let snapshot = Snapshot::from_readings(Nanoseconds(0), &readings);
         assert_eq!(
             snapshot
                 .get(&Owner::Host, "power.ipmi.host_watts")

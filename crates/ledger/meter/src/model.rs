@@ -345,7 +345,7 @@ mod tests {
         let mut readings = Readings::default();
         let now = Nanoseconds((seconds * 1e9) as u64);
         meter.read(now, &mut readings).unwrap();
-        Snapshot::of(now, &readings)
+        Snapshot::from_readings(now, &readings)
     }
 
     fn value(snapshot: &Snapshot, metric: &str) -> f64 {
@@ -588,7 +588,7 @@ mod tests {
             error.contains("/stat") && error.contains("started anew"),
             "{error}"
         );
-        let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+        let snapshot = Snapshot::from_readings(Nanoseconds(0), &readings);
         assert_eq!(value(&snapshot, "energy.model.host_joules"), before);
         stat_of_four(&root, 1 + 192, 1 + 3808, 0);
         let after = value(&read(&mut meter, 22.0), "energy.model.host_joules");
@@ -610,7 +610,7 @@ mod tests {
                 let mut readings = Readings::default();
                 // An unexplained change is reported as an error, and the values are recorded in any case.
                 let _ = meter.read(Nanoseconds(now), &mut readings);
-                let snapshot = Snapshot::of(Nanoseconds(now), &readings);
+                let snapshot = Snapshot::from_readings(Nanoseconds(now), &readings);
                 let joules = value(&snapshot, "energy.model.host_joules");
                 prop_assert!(joules >= before);
                 before = joules;

@@ -160,7 +160,7 @@ mod tests {
                 .read(Nanoseconds(second * 1_000_000_000), &mut readings)
                 .unwrap();
         }
-        let snapshot = Snapshot::of(Nanoseconds(2_000_000_000), &readings);
+        let snapshot = Snapshot::from_readings(Nanoseconds(2_000_000_000), &readings);
         let value = |metric| snapshot.get(&Owner::Host, metric).unwrap().value;
         assert_eq!(value("energy.nvml.gpu-0_joules"), 500.0);
         assert_eq!(value("energy.nvml.gpu-1_joules"), 121.0);

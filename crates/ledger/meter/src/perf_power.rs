@@ -323,7 +323,7 @@ mod tests {
         meter
             .read(Nanoseconds(1_000_000_000), &mut readings)
             .unwrap();
-        let snapshot = Snapshot::of(Nanoseconds(1_000_000_000), &readings);
+        let snapshot = Snapshot::from_readings(Nanoseconds(1_000_000_000), &readings);
         assert_eq!(
             snapshot
                 .get(&Owner::Host, "energy.perf.package-1_joules")

@@ -144,7 +144,7 @@ mod tests {
             .read(now, &mut readings)
             .err()
             .map(|error| error.to_string());
-        (Snapshot::of(now, &readings), error)
+        (Snapshot::from_readings(now, &readings), error)
     }
 
     fn joules(snapshot: &Snapshot, domain: &str) -> f64 {

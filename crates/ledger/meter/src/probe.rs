@@ -100,7 +100,7 @@ pub(super) fn take(meter: &mut dyn Meter, bench: &Bench<'_>) -> Result<Snapshot,
     if readings.values().next().is_none() {
         read?;
     }
-    Ok(Snapshot::of(now, &readings))
+    Ok(Snapshot::from_readings(now, &readings))
 }
 
 /// The energy of the host's domains of `meter` between two readings (of all its domains where none cover a host);

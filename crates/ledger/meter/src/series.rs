@@ -39,7 +39,7 @@ impl MeterSeries {
         let series = Series {
             owner: Owner::Host,
             metric,
-            unit: Unit::of(base),
+            unit: Unit::from_base(base),
             kind,
             source,
         };

@@ -169,7 +169,7 @@ fn snapshot(meter: &mut Polled) -> Snapshot {
     let mut readings = Readings::default();
     let now = SystemClock.now();
     meter.read(now, &mut readings).unwrap();
-    Snapshot::of(now, &readings)
+    Snapshot::from_readings(now, &readings)
 }
 
 #[test]

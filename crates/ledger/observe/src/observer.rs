@@ -165,7 +165,7 @@ impl Sampler {
         let own_cpu = readings.register(Series {
             owner: Owner::Observer,
             metric: counter::CPU_TOTAL.to_owned(),
-            unit: Unit::of(Base::Nanosecond),
+            unit: Unit::from_base(Base::Nanosecond),
             kind: SeriesKind::Counter,
             source: Source::Measured,
         });
@@ -227,10 +227,12 @@ impl Sampler {
                 Ok(Request::Mark(reply)) => {
                     let at = self.pass()?;
                     // The requester may have stopped waiting; the pass is recorded in any case.
-                    let _ = reply.send(Snapshot::of(at, &self.readings));
+                    let _ = reply.send(Snapshot::from_readings(at, &self.readings));
                 }
                 Ok(Request::Latest(reply)) => {
-                    let latest = self.last_pass.map(|at| Snapshot::of(at, &self.readings));
+                    let latest = self
+                        .last_pass
+                        .map(|at| Snapshot::from_readings(at, &self.readings));
                     let _ = reply.send(latest);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -333,7 +335,7 @@ mod tests {
                 into.register(Series {
                     owner: Owner::named("test"),
                     metric: "reads".to_owned(),
-                    unit: Unit::of(Base::One),
+                    unit: Unit::from_base(Base::One),
                     kind: SeriesKind::Counter,
                     source: Source::Measured,
                 })

@@ -105,7 +105,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// The current values of `readings`, taken at `at`.
-    pub fn of(at: Nanoseconds, readings: &Readings) -> Self {
+    pub fn from_readings(at: Nanoseconds, readings: &Readings) -> Self {
         let values = readings
             .values()
             .map(|(_, series, value)| {
@@ -150,7 +150,7 @@ mod tests {
         Series {
             owner: Owner::Target,
             metric: metric.to_owned(),
-            unit: Unit::of(Base::Nanosecond),
+            unit: Unit::from_base(Base::Nanosecond),
             kind: SeriesKind::Counter,
             source: Source::Measured,
         }
@@ -161,14 +161,17 @@ mod tests {
         let mut readings = Readings::default();
         let old = readings.register(series("old"));
         readings.record(old, 1.0);
-        let before = Snapshot::of(Nanoseconds(1), &readings);
+        let before = Snapshot::from_readings(Nanoseconds(1), &readings);
         let new = readings.register(series("new"));
         readings.record(old, 3.0);
         readings.record(new, 1e12);
-        let after = Snapshot::of(Nanoseconds(2), &readings);
+        let after = Snapshot::from_readings(Nanoseconds(2), &readings);
         assert_eq!(after.since(&before, &Owner::Target, "new"), None);
         let step = after.since(&before, &Owner::Target, "old");
-        assert_eq!(step, Some(Quantity::new(2.0, Unit::of(Base::Nanosecond))));
+        assert_eq!(
+            step,
+            Some(Quantity::new(2.0, Unit::from_base(Base::Nanosecond)))
+        );
     }
 
     #[test]

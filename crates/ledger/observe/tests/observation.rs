@@ -269,7 +269,7 @@ fn the_threads_of_a_real_qemu_are_distinguished() {
             seen.get(&Owner::Target, metric)
                 .map_or(0.0, |value| value.value)
         };
-        let io = counter::CONTEXT_SWITCHES_OF.of("iothread");
+        let io = counter::CONTEXT_SWITCHES_OF.fill("iothread");
         if value(counter::CPU_VCPU) > 0.0 && value(&io) > 0.0 && value(counter::CPU_EMULATOR) > 0.0
         {
             return;

@@ -39,7 +39,7 @@ const TABLE_GUESTS: usize = 200;
 pub fn page(report: &Report<'_>, recording: &Recording) -> String {
     // A recording that cannot be read a second time has its figures by minutes.
     let fine = recording.in_seconds().ok().flatten();
-    let series = Series::of(fine.as_ref().unwrap_or(recording));
+    let series = Series::from_recording(fine.as_ref().unwrap_or(recording));
     let figures = figures(report, recording, &series);
     let name = recording.path.file_name().map_or_else(
         || report.recording.clone(),
@@ -170,7 +170,7 @@ fn guests(report: &Report<'_>) -> Markup {
 fn joules(energy: Option<f64>) -> String {
     energy.map_or_else(
         || DASH.to_owned(),
-        |energy| plain(energy, Unit::of(Base::Joule)),
+        |energy| plain(energy, Unit::from_base(Base::Joule)),
     )
 }
 
@@ -179,8 +179,8 @@ fn costs(report: &Report<'_>) -> Markup {
         html! {
             (cpu_each(cost))
             @if let Some(cost) = cost {
-                @if cost.hidden_cpu_seconds > 0.0 { br; small { (plain(cost.hidden_cpu_seconds, Unit::of(Base::Second))) " hidden" } }
-                @if let Some(energy) = cost.energy_joules { br; small { (plain(energy, Unit::of(Base::Joule))) (flag(report.energy_source)) } }
+                @if cost.hidden_cpu_seconds > 0.0 { br; small { (plain(cost.hidden_cpu_seconds, Unit::from_base(Base::Second))) " hidden" } }
+                @if let Some(energy) = cost.energy_joules { br; small { (plain(energy, Unit::from_base(Base::Joule))) (flag(report.energy_source)) } }
             }
         }
     };
@@ -194,11 +194,11 @@ fn costs(report: &Report<'_>) -> Markup {
         @for guest in report.guests.iter().filter(does).take(TABLE_GUESTS) {
             tr {
                 td { (guest.guest) }
-                td { (plain(guest.packets as f64, Unit::of(Base::Packet))) }
+                td { (plain(guest.packets as f64, Unit::from_base(Base::Packet))) }
                 td { (cell(guest.per_packet)) }
-                td { (plain(guest.bytes as f64, Unit::of(Base::Byte))) }
+                td { (plain(guest.bytes as f64, Unit::from_base(Base::Byte))) }
                 td { (cell(guest.per_gigabyte)) }
-                td { (guest.exits.map_or_else(|| DASH.to_owned(), |exits| plain(exits as f64, Unit::of(Base::Exit)))) }
+                td { (guest.exits.map_or_else(|| DASH.to_owned(), |exits| plain(exits as f64, Unit::from_base(Base::Exit)))) }
                 td { (cell(guest.per_exit)) }
             }
         }
@@ -221,7 +221,7 @@ fn busiest(report: &Report<'_>) -> Markup {
                 td { (when(&minute.began)) }
                 td { (format!("{:.2}", minute.busy_processors)) }
                 td { (format!("{:.2}", minute.host_processors)) }
-                td { (minute.watts.map_or_else(|| DASH.to_owned(), |watts| plain(watts, Unit::of(Base::Watt)))) @if minute.watts.is_some() { (flag(report.energy_source)) } }
+                td { (minute.watts.map_or_else(|| DASH.to_owned(), |watts| plain(watts, Unit::from_base(Base::Watt)))) @if minute.watts.is_some() { (flag(report.energy_source)) } }
                 td { @for (place, (name, processors)) in minute.guests.iter().take(4).enumerate() { @if place > 0 { ", " } (name) " " (format!("{processors:.2}")) } }
             }
         }
@@ -261,7 +261,7 @@ struct Series {
 }
 
 impl Series {
-    fn of(recording: &Recording) -> Self {
+    fn from_recording(recording: &Recording) -> Self {
         Self {
             windows: windows(recording),
             unit: match recording.window {

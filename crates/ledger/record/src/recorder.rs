@@ -207,7 +207,7 @@ impl Writer {
         self.own_cpu = snapshot.own_cpu;
         self.recorded.cpu += own;
         for guest in &snapshot.guests {
-            let identity = Identity::of(guest);
+            let identity = Identity::from_guest(guest);
             if self.known.get(&guest.number) != Some(&identity) {
                 self.declared
                     .retain(|other| other.number != identity.number);

@@ -154,7 +154,7 @@ pub struct MinuteReport {
 
 impl Cost {
     /// The cost of each of `units`; `None` where they are too few.
-    pub fn of(used: &Use, units: f64, energy: bool) -> Option<Self> {
+    pub fn from_used(used: &Use, units: f64, energy: bool) -> Option<Self> {
         let each = |total: f64| total / units;
         (units > 0.0).then(|| Self {
             cpu_seconds: each(used.cpu().as_secs_f64()),
@@ -166,7 +166,7 @@ impl Cost {
 
 impl<'a> Report<'a> {
     /// Makes the report.
-    pub fn of(recording: &'a Recording) -> Self {
+    pub fn from_recording(recording: &'a Recording) -> Self {
         let host = &recording.host;
         let minutes: Vec<MinuteReport> = (0..recording.windows.len())
             .filter_map(|at| minute(recording, at))
@@ -210,7 +210,7 @@ impl<'a> Report<'a> {
                 if rest > all.0 * 1e-9 { rest } else { 0.0 }
             }),
             guests: (recording.guests.iter())
-                .map(|guest| GuestReport::of(guest, has_energy))
+                .map(|guest| GuestReport::from_guest(guest, has_energy))
                 .collect(),
             minutes,
             busiest_minutes: busiest,
@@ -251,10 +251,10 @@ fn minute(recording: &Recording, at: usize) -> Option<MinuteReport> {
 }
 
 impl<'a> GuestReport<'a> {
-    fn of(guest: &'a Guest, has_energy: bool) -> Self {
+    fn from_guest(guest: &'a Guest, has_energy: bool) -> Self {
         let used = &guest.total;
         let enough = |units: u64| (units >= FEWEST_EVENTS).then_some(units as f64);
-        let cost = |units: Option<f64>| Cost::of(used, units?, has_energy);
+        let cost = |units: Option<f64>| Cost::from_used(used, units?, has_energy);
         Self {
             guest: &guest.name,
             platform: &guest.platform,
@@ -296,7 +296,7 @@ pub fn length(seconds: f64) -> String {
 
 /// Processor time of one unit of work.
 pub fn cpu_each(cost: Option<Cost>) -> String {
-    let second = Unit::of(Base::Second);
+    let second = Unit::from_base(Base::Second);
     cost.map_or_else(|| "–".to_owned(), |cost| plain(cost.cpu_seconds, second))
 }
 
@@ -325,7 +325,7 @@ pub fn sentences(report: &Report<'_>) -> Vec<String> {
     lines.push(format!(
         "The recorder used {} of a processor and wrote {}{}.",
         percent(report.recorder_processors),
-        plain(report.bytes as f64, Unit::of(Base::Byte)),
+        plain(report.bytes as f64, Unit::from_base(Base::Byte)),
         each.unwrap_or_default()
     ));
     if report.sessions > 1 {

@@ -63,7 +63,7 @@ impl Identity {
     }
 
     /// The identity of a guest of a snapshot.
-    pub fn of(guest: &ChargedGuest) -> Self {
+    pub fn from_guest(guest: &ChargedGuest) -> Self {
         Self {
             number: guest.number,
             name: guest.name.clone(),

@@ -109,7 +109,10 @@ fn what_is_recorded_is_read_again_and_sums_are_exact_to_a_unit() {
     );
     let unit = crate::second::UNIT;
     assert_eq!(recording.host.departed.0, 150_000_000);
-    assert_eq!(Report::of(&recording).departed_cpu_seconds, 0.15);
+    assert_eq!(
+        Report::from_recording(&recording).departed_cpu_seconds,
+        0.15
+    );
     for guest in &recording.guests {
         let truth = &last
             .guests
@@ -465,7 +468,7 @@ fn the_page_escapes_names_and_names_the_model() {
     }
     recorder.writer.finish().unwrap();
     let recording = Recording::read(&path).unwrap();
-    let report = Report::of(&recording);
+    let report = Report::from_recording(&recording);
     let page = crate::page::page(&report, &recording);
     assert!(!page.contains("<script>alert") && page.contains("&lt;script&gt;alert"));
     assert!(page.contains("another machine") && page.contains("modelled"));
@@ -481,7 +484,7 @@ fn a_short_recording_has_a_point_a_second_and_the_rows_of_its_energy_add_up() {
     }
     recorder.writer.finish().unwrap();
     let recording = Recording::read(&path).unwrap();
-    let report = Report::of(&recording);
+    let report = Report::from_recording(&recording);
     assert_eq!(report.minutes.len(), 1);
     let fine = recording.in_seconds().unwrap().unwrap();
     let windows = crate::report::windows(&fine);
@@ -601,7 +604,7 @@ fn names_without_end_and_names_with_commas_and_lines_do_no_harm() {
             .iter()
             .any(|guest| guest.name == "guest 1 of unknown name")
     );
-    let table = crate::report::table(&Report::of(&recording), &recording, 80);
+    let table = crate::report::table(&Report::from_recording(&recording), &recording, 80);
     assert!(
         !table.contains('\u{1b}') && table.lines().all(|line| line.len() < 400),
         "{table}"
@@ -653,7 +656,7 @@ proptest! {
             Err(error) => prop_assert!(matches!(error, StoreError::NotARecording(_)), "{error}"),
         }
         if let Ok(recording) = Recording::read(&path) {
-            let report = Report::of(&recording);
+            let report = Report::from_recording(&recording);
             prop_assert!(!crate::report::table(&report, &recording, 80).is_empty());
         }
         if let Ok((store, _)) = Store::open(&path) {

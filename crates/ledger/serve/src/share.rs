@@ -52,7 +52,7 @@ pub struct Share {
 }
 
 impl Share {
-    fn of(guest: &ChargedGuest, snapshot: &LedgerSnapshot) -> Self {
+    fn from_guest(guest: &ChargedGuest, snapshot: &LedgerSnapshot) -> Self {
         let energy = snapshot.energy.as_ref();
         Self {
             version: 1,
@@ -178,7 +178,7 @@ impl Shares {
             let Some(port) = self.ports.get_mut(&guest.number) else {
                 continue;
             };
-            if port.send(&Share::of(guest, snapshot)).is_err() {
+            if port.send(&Share::from_guest(guest, snapshot)).is_err() {
                 // Its monitor ended or took another client: the next pass tries again.
                 self.ports.remove(&guest.number);
             }
@@ -427,7 +427,7 @@ mod tests {
         let mut host = Host::default();
         host.start_named(1, "web", Platform::Qemu);
         let snapshot = pass(&mut host);
-        let share = Share::of(&snapshot.guests[0], &snapshot);
+        let share = Share::from_guest(&snapshot.guests[0], &snapshot);
         text.extend(serde_json::to_vec(&share).unwrap());
         text.push(b'\n');
         let read: Vec<Share> = shares(io::Cursor::new(text)).map(Result::unwrap).collect();

@@ -353,7 +353,7 @@ fn a_token_travels_only_where_nobody_else_reads_it() {
     let directory = tempfile::tempdir().unwrap();
     let start = |to: &str, is_plain_allowed| {
         let mut options = options(to, directory.path());
-        options.token = Some(Token::of("0123456789abcdef"));
+        options.token = Some(Token::from_text("0123456789abcdef"));
         options.is_plain_allowed = is_plain_allowed;
         Pusher::start(&options).map(drop)
     };

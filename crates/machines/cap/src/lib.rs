@@ -315,7 +315,7 @@ impl<'a> Cap<'a> {
         }
         let named = named(self.options, guest);
         let asked = named.map(|(_, share)| share).or(self.options.each);
-        let limit = match Limit::of(guest, &self.hierarchy) {
+        let limit = match Limit::from_guest(guest, &self.hierarchy) {
             Ok(limit) => limit,
             Err(why) => {
                 if asked.is_some() {

@@ -24,10 +24,10 @@ impl Limit {
     ///
     /// # Errors
     /// When it has none.
-    pub fn of(guest: &ChargedGuest, hierarchy: &Hierarchy) -> Result<Self, LimitError> {
+    pub fn from_guest(guest: &ChargedGuest, hierarchy: &Hierarchy) -> Result<Self, LimitError> {
         match guest.domain {
-            Some(domain) => Ok(Self::Domain(DomainCap::of(domain)?)),
-            None => Quota::of(guest, hierarchy).map(Self::Group),
+            Some(domain) => Ok(Self::Domain(DomainCap::from_domain(domain)?)),
+            None => Quota::from_guest(guest, hierarchy).map(Self::Group),
         }
     }
 
@@ -93,7 +93,7 @@ pub struct DomainCap {
 }
 
 impl DomainCap {
-    fn of(domain: u32) -> Result<Self, HostError> {
+    fn from_domain(domain: u32) -> Result<Self, HostError> {
         let scheduler = Scheduler::find()?;
         Ok(Self {
             scheduler,

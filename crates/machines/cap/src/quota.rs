@@ -43,7 +43,7 @@ impl Quota {
     ///
     /// # Errors
     /// When the guest has no group of its own, or that has no quota.
-    pub fn of(guest: &ChargedGuest, hierarchy: &Hierarchy) -> Result<Self, LimitError> {
+    pub fn from_guest(guest: &ChargedGuest, hierarchy: &Hierarchy) -> Result<Self, LimitError> {
         let group = guest.group.as_ref().ok_or(LimitError::NoGroup)?;
         let group = if guest.platform.is_vm() {
             own_group(&hierarchy.mounted, group, guest.process)?
@@ -87,7 +87,10 @@ impl Quota {
 
     /// The group's CPU time since the last call, in seconds, 0 in the first; `None` when the group is gone.
     pub fn accounted(&mut self) -> Option<f64> {
-        let times = GroupClock::of(&self.group, self.v1).ok()?.times().ok()?;
+        let times = GroupClock::in_directory(&self.group, self.v1)
+            .ok()?
+            .times()
+            .ok()?;
         Some(Nanoseconds(self.used.advance(times.total.0).gain()).as_secs_f64())
     }
 
@@ -209,7 +212,7 @@ mod tests {
                 mounted: sys.path().to_owned(),
                 v1: is_v1,
             };
-            let mut quota = Quota::of(&guest, &hierarchy).unwrap();
+            let mut quota = Quota::from_guest(&guest, &hierarchy).unwrap();
             assert_eq!((quota.before(), quota.accounted()), (Some(0.5), Some(0.0)));
             let shows =
                 |usage: &str| std::fs::write(group.join(files[files.len() - 1].0), usage).unwrap();
@@ -240,9 +243,14 @@ mod tests {
                 if is_v1 { "-1" } else { "max 100000" },
             )
             .unwrap();
-            assert_eq!(Quota::of(&guest, &hierarchy).unwrap().before(), None);
+            assert_eq!(
+                Quota::from_guest(&guest, &hierarchy).unwrap().before(),
+                None
+            );
             std::fs::remove_file(group.join(files[0].0)).unwrap();
-            let error = Quota::of(&guest, &hierarchy).unwrap_err().to_string();
+            let error = Quota::from_guest(&guest, &hierarchy)
+                .unwrap_err()
+                .to_string();
             assert!(error.contains("controller `cpu`"), "{error}");
         }
     }

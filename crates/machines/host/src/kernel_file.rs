@@ -21,7 +21,7 @@ pub struct Identity {
 impl Identity {
     /// The identity of an open file. `None` in `/proc`: its inodes get new numbers whenever they leave the cache
     /// (`proc_sys_make_inode`), and its files are the same ones from boot to boot.
-    fn of(file: &File) -> io::Result<Option<Self>> {
+    fn from_file(file: &File) -> io::Result<Option<Self>> {
         const PROC_SUPER_MAGIC: i64 = 0x9fa0;
         let found = file.metadata()?;
         #[allow(clippy::unnecessary_cast, reason = "its type is the architecture's")]
@@ -46,7 +46,7 @@ pub struct Written {
 impl Written {
     /// A first value of the file at `path`.
     pub fn first(path: &Path, value: &str) -> Self {
-        let file = File::open(path).and_then(|file| Identity::of(&file));
+        let file = File::open(path).and_then(|file| Identity::from_file(&file));
         Self {
             values: vec![value.to_owned()],
             file: file.ok().flatten(),
@@ -123,7 +123,7 @@ pub fn restore(path: &Path, old: &str, written: Option<&Written>) -> Result<Rest
 /// The kernel's error.
 pub fn replace(path: &Path, value: &str, written: &Written) -> io::Result<Option<String>> {
     let mut file = existing().read(true).open(path)?;
-    if written.file.is_some() && Identity::of(&file)? != written.file {
+    if written.file.is_some() && Identity::from_file(&file)? != written.file {
         return Ok(Some(
             "it was made anew since, with a value of its own".to_owned(),
         ));

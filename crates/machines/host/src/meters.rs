@@ -82,11 +82,11 @@ impl Meters {
                 meters.push(meter);
             }
         }
-        Ok(Self::of(meters))
+        Ok(Self::from_meters(meters))
     }
 
     /// Meters that are open, in order of preference, without a probe of whether they move.
-    pub fn of(meters: Vec<Box<dyn Meter>>) -> Self {
+    pub fn from_meters(meters: Vec<Box<dyn Meter>>) -> Self {
         let energy = host_energy(meters.iter().map(AsRef::as_ref));
         Self {
             open: meters.into_iter().map(Shared::new).collect(),

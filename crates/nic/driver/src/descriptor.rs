@@ -23,7 +23,7 @@ pub struct Descriptor {
 
 impl Descriptor {
     /// A descriptor of a buffer that is a whole chain.
-    pub const fn of(address: u64, len: u32) -> Self {
+    pub const fn from_address(address: u64, len: u32) -> Self {
         Self {
             address,
             len,

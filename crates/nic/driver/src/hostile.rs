@@ -72,7 +72,7 @@ impl DriverFault {
         let memory = &nic.memory;
         let tx = &mut pair.tx;
         let size = tx.ring.size;
-        let frame = Descriptor::of(tx.buffer(0), 64);
+        let frame = Descriptor::from_address(tx.buffer(0), 64);
         let table = tx.tables();
         let chain = |tx: &mut Queue, parts: &[Descriptor]| {
             for (index, part) in (0u16..).zip(parts) {
@@ -85,7 +85,10 @@ impl DriverFault {
             for (slot, entry) in (0u64..).zip(entries) {
                 memory.write(table + 16 * slot, &entry.to_bytes());
             }
-            chain(tx, &[Descriptor::of(table, len).flagged(INDIRECT | flags)]);
+            chain(
+                tx,
+                &[Descriptor::from_address(table, len).flagged(INDIRECT | flags)],
+            );
         };
         // The header's fields: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset.
         let with_header =
@@ -110,19 +113,21 @@ impl DriverFault {
             Self::IndirectEmpty => indirect(tx, 0, 0, &[]),
             Self::IndirectNotMultipleOf16 => indirect(tx, 17, 0, &[frame]),
             Self::IndirectNested => {
-                let inner = Descriptor::of(table + 16, 16).flagged(INDIRECT);
+                let inner = Descriptor::from_address(table + 16, 16).flagged(INDIRECT);
                 indirect(tx, 16, 0, &[inner, frame]);
             }
             Self::IndirectLoops => indirect(tx, 16, 0, &[frame.before(0)]),
             Self::IndirectOutsideMemory => {
-                chain(tx, &[Descriptor::of(64, 16).flagged(INDIRECT)]);
+                chain(tx, &[Descriptor::from_address(64, 16).flagged(INDIRECT)]);
             }
             Self::IndirectBesideNext => indirect(tx, 16, NEXT, &[frame]),
-            Self::AddressOverflows => chain(tx, &[Descriptor::of(u64::MAX - 8, u32::MAX)]),
-            Self::AddressOutsideMemory => chain(tx, &[Descriptor::of(0, frame.len)]),
+            Self::AddressOverflows => {
+                chain(tx, &[Descriptor::from_address(u64::MAX - 8, u32::MAX)])
+            }
+            Self::AddressOutsideMemory => chain(tx, &[Descriptor::from_address(0, frame.len)]),
             Self::RangeLeavesMemory => {
                 let last = crate::memory::GUEST_BASE + memory.size() - 4;
-                chain(tx, &[Descriptor::of(last, frame.len)]);
+                chain(tx, &[Descriptor::from_address(last, frame.len)]);
             }
             Self::ZeroLength => chain(tx, &[Descriptor { len: 0, ..frame }]),
             Self::WritableInTransmit => chain(tx, &[frame.flagged(WRITE)]),
@@ -130,13 +135,18 @@ impl DriverFault {
                 inject_receive_fault(&mut pair.rx, memory, |buffer| buffer.flagged(0));
             }
             Self::HeaderInTwelveParts => {
-                let byte = |at: u16| Descriptor::of(frame.address + u64::from(at), 1);
+                let byte = |at: u16| Descriptor::from_address(frame.address + u64::from(at), 1);
                 let header = (0..HEADER_LEN as u16).map(|at| byte(at).before(at + 1));
-                let parts: Vec<_> = header.chain([Descriptor::of(tx.buffer(1), 60)]).collect();
+                let parts: Vec<_> = header
+                    .chain([Descriptor::from_address(tx.buffer(1), 60)])
+                    .collect();
                 chain(tx, &parts);
             }
             Self::ShorterThanHeader => chain(tx, &[Descriptor { len: 5, ..frame }]),
-            Self::HeaderOnly => chain(tx, &[Descriptor::of(frame.address, HEADER_LEN as u32)]),
+            Self::HeaderOnly => chain(
+                tx,
+                &[Descriptor::from_address(frame.address, HEADER_LEN as u32)],
+            ),
             Self::ChecksumStartPastEnd => with_header(tx, 1, 0, 0, u16::MAX, 16),
             Self::ChecksumOffsetPastEnd => with_header(tx, 1, 0, 0, 34, u16::MAX),
             Self::SegmentsOfZeroBytes => with_header(tx, 1, 1, 0, 34, 16),
@@ -154,10 +164,12 @@ impl DriverFault {
                 let parts = 2_048;
                 for part in 0..parts {
                     let more = if part + 1 < parts { NEXT } else { 0 };
-                    let entry = Descriptor::of(table, 1).before(part + 1).flagged(more);
+                    let entry = Descriptor::from_address(table, 1)
+                        .before(part + 1)
+                        .flagged(more);
                     memory.write(table + 16 * u64::from(part), &entry.to_bytes());
                 }
-                let whole = Descriptor::of(table, 16 * u32::from(parts));
+                let whole = Descriptor::from_address(table, 16 * u32::from(parts));
                 chain(tx, &[whole.flagged(INDIRECT)]);
             }
             Self::EventIndexOscillates => {
@@ -174,7 +186,7 @@ impl DriverFault {
                 chain(tx, &[frame]);
                 tx.kick();
                 for round in 0..10_000u32 {
-                    let bad = Descriptor::of(u64::from(round) << 40, u32::MAX).before(7);
+                    let bad = Descriptor::from_address(u64::from(round) << 40, u32::MAX).before(7);
                     let written = if round % 2 == 0 { bad } else { frame };
                     tx.ring.describe(memory, 0, written);
                 }
@@ -197,7 +209,7 @@ fn inject_receive_fault(
     spoil: impl Fn(Descriptor) -> Descriptor,
 ) {
     for index in 0..rx.ring.size {
-        let buffer = Descriptor::of(rx.buffer(index), BUFFER_LEN).flagged(WRITE);
+        let buffer = Descriptor::from_address(rx.buffer(index), BUFFER_LEN).flagged(WRITE);
         rx.ring.describe(memory, index, spoil(buffer));
     }
 }

@@ -259,8 +259,8 @@ impl Nic {
         let (data, answer) = (queue.buffer(0), queue.buffer(1));
         self.memory.write(data, command);
         let parts = [
-            Descriptor::of(data, command.len() as u32).before(1),
-            Descriptor::of(answer, 1 + room).flagged(WRITE),
+            Descriptor::from_address(data, command.len() as u32).before(1),
+            Descriptor::from_address(answer, 1 + room).flagged(WRITE),
         ];
         for (index, part) in (0u16..).zip(parts) {
             queue.ring.describe(&self.memory, index, part);
@@ -320,10 +320,10 @@ impl Nic {
         self.memory.write(buffer, header);
         self.memory.write(buffer + header.len() as u64, frame);
         let (head_len, len) = (header.len() as u32, frame.len() as u32);
-        let first = Descriptor::of(buffer, head_len);
-        let second = Descriptor::of(buffer + u64::from(head_len), len);
+        let first = Descriptor::from_address(buffer, head_len);
+        let second = Descriptor::from_address(buffer + u64::from(head_len), len);
         let described = match self.layout {
-            Layout::Single => Descriptor::of(buffer, head_len + len),
+            Layout::Single => Descriptor::from_address(buffer, head_len + len),
             Layout::Chained => {
                 queue.ring.describe(&self.memory, head + 1, second);
                 first.before(head + 1)
@@ -332,7 +332,7 @@ impl Nic {
                 let table = queue.tables + 32 * u64::from(head);
                 self.memory.write(table, &first.before(1).to_bytes());
                 self.memory.write(table + 16, &second.to_bytes());
-                Descriptor::of(table, 32).flagged(INDIRECT)
+                Descriptor::from_address(table, 32).flagged(INDIRECT)
             }
         };
         queue.ring.describe(&self.memory, head, described);
@@ -450,7 +450,7 @@ impl Queue {
 
     fn fill(&mut self, memory: &GuestMemory) {
         for index in 0..self.ring.size {
-            let buffer = Descriptor::of(self.buffer(index), BUFFER_LEN).flagged(WRITE);
+            let buffer = Descriptor::from_address(self.buffer(index), BUFFER_LEN).flagged(WRITE);
             self.ring.describe(memory, index, buffer);
             self.ring.offer(memory, index);
         }

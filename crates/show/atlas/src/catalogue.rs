@@ -274,14 +274,14 @@ impl Catalogue {
     /// # Errors
     /// When it was damaged before this program was built, which tests rule out.
     pub fn read() -> Result<Self, AtlasError> {
-        Self::of(ATLAS, FIGURES)
+        Self::from_atlas(ATLAS, FIGURES)
     }
 
     /// Parses a catalogue.
     ///
     /// # Errors
     /// When one of the texts is invalid.
-    pub fn of(atlas: &str, figures: &str) -> Result<Self, AtlasError> {
+    pub fn from_atlas(atlas: &str, figures: &str) -> Result<Self, AtlasError> {
         let wrong = |file: &'static str| {
             move |cause: toml::de::Error| AtlasError::Catalogue(format!("{file}: {cause}"))
         };
@@ -648,7 +648,7 @@ mod tests {
                  [[figure.series]]\nwhat = \"w\"\nbaseline = \"a\"\nplan = \"x\"\nmetric = \"m\"\n\
                  rows = [{{ system = \"a\" }}]\n[[claim]]\ntext = \"It holds.\"\nmechanism = \"m\"\n{claim}"
             );
-            let catalogue = Catalogue::of(&atlas, "");
+            let catalogue = Catalogue::from_atlas(&atlas, "");
             catalogue.err().map(|error| error.to_string())
         };
         let whole =
@@ -676,7 +676,7 @@ mod tests {
     #[test]
     fn published_numbers_are_read_and_derived() {
         let figures = "[a.b]\nx = 30.0\napproximate = true\nrow = [1, 7, 9]\nspan = [33, 34]\ny = 4\n[a.c]\nz = 2";
-        let catalogue = Catalogue::of("paper = []\nfigure = []\n[plan]", figures).unwrap();
+        let catalogue = Catalogue::from_atlas("paper = []\nfigure = []\n[plan]", figures).unwrap();
         let of = |text: &str| catalogue.published(text).unwrap();
         assert_eq!(of("a.b.row.1").value, 7.0);
         assert!(of("a.b.x").approximate && !of("a.c.z").approximate);

@@ -32,7 +32,7 @@ pub struct Judged<'a> {
 
 impl<'a> Judged<'a> {
     /// Judges a claim by the compared series of its figure.
-    pub fn of(claim: &'a Claim, series: &[Compared<'_>]) -> Self {
+    pub fn from_claim(claim: &'a Claim, series: &[Compared<'_>]) -> Self {
         let found = claim.test.as_ref().and_then(|test| {
             let mut series = series.iter();
             let compared = series.find(|one| one.series.what == test.series)?;
@@ -188,7 +188,7 @@ pub struct Score {
 
 impl Score {
     /// The score of the measured numbers.
-    pub fn of(entries: &[Entry<'_>]) -> Self {
+    pub fn from_entries(entries: &[Entry<'_>]) -> Self {
         let mut score = Self::default();
         score.add(entries, 1.0, |one| {
             Some((one.outcome, one.ours.map(|ours| ours.value)))
@@ -244,7 +244,7 @@ impl Score {
             if outcomes.is_empty() {
                 continue;
             }
-            let verdict = FigureVerdict::of(&outcomes);
+            let verdict = FigureVerdict::from_claims(&outcomes);
             *self.figures.entry(verdict).or_default() += weight;
             if figure_has_same_size(Some(verdict), &sizes) {
                 self.sized_figures += weight;
@@ -337,7 +337,7 @@ mod tests {
         let figures = catalogue.select(None).unwrap();
         let entries = compare(&catalogue, &figures, &ours).unwrap();
         [
-            Score::of(&entries),
+            Score::from_entries(&entries),
             Score::of_constant(&entries),
             Score::of_random(&entries),
         ]

@@ -100,7 +100,7 @@ pub struct Folders<'a> {
 
 impl Folders<'_> {
     /// The results directory of a plan.
-    pub fn of(&self, plan: &str) -> PathBuf {
+    pub fn of_plan(&self, plan: &str) -> PathBuf {
         self.results.join(plan)
     }
 }
@@ -124,7 +124,7 @@ pub fn missing<'a>(
         trial.is_ok_and(|trial| matches!(trial.outcome, TrialOutcome::Failed(_)))
     };
     let is_whole = |plan: &str| {
-        let results = ResultsDir::open(&folders.of(plan));
+        let results = ResultsDir::open(&folders.of_plan(plan));
         results
             .is_ok_and(|results| results.pending().is_empty() && !results.trials().any(is_failed))
     };
@@ -148,7 +148,7 @@ pub fn gather(
         let Some(folders) = folders else {
             continue;
         };
-        let path = folders.of(name);
+        let path = folders.of_plan(name);
         if !path.join("run.json").exists() {
             continue;
         }
@@ -256,7 +256,9 @@ pub fn compare<'a>(
         let claims = claims.filter(|claim| claim.figure == figure.name());
         Ok(Entry {
             figure,
-            claims: claims.map(|claim| Judged::of(claim, &series)).collect(),
+            claims: claims
+                .map(|claim| Judged::from_claim(claim, &series))
+                .collect(),
             series,
         })
     };
@@ -333,7 +335,7 @@ impl Entry<'_> {
     /// The verdict on the figure; `None` for one without vote.
     pub fn verdict(&self) -> Option<FigureVerdict> {
         let all: Vec<_> = self.claims.iter().map(|one| one.outcome).collect();
-        (!all.is_empty()).then(|| FigureVerdict::of(&all))
+        (!all.is_empty()).then(|| FigureVerdict::from_claims(&all))
     }
 
     /// Whether all effects of the figure have the published direction and size.
@@ -384,7 +386,7 @@ impl<'a> Compared<'a> {
 
 /// The verdicts on figures and claims, in a sentence each.
 pub fn summary(entries: &[Entry<'_>]) -> String {
-    Score::of(entries).to_string()
+    Score::from_entries(entries).to_string()
 }
 
 /// The number of figures that are measured in full, in part and not at all.

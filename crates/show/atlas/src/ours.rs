@@ -210,7 +210,7 @@ impl Ours {
         let of_plan = wanted.iter().filter(|key| key.plan == plan).cloned();
         let mut numbers = BTreeMap::new();
         let mut by_model = BTreeMap::new();
-        match Study::of(&results) {
+        match Study::from_results(&results) {
             // A study uses suspect trials where a treatment has no others.
             Ok(_) if has_doubted_treatment(&results) => {}
             Ok(study) => {

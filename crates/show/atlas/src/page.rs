@@ -84,7 +84,7 @@ fn marks() -> Markup {
 /// The scores of our numbers beside those of two instruments that measure nothing.
 fn scores(entries: &[Entry<'_>]) -> Markup {
     let instruments = [
-        ("ours", Score::of(entries)),
+        ("ours", Score::from_entries(entries)),
         (
             "an instrument that always answers 1",
             Score::of_constant(entries),

@@ -183,7 +183,7 @@ impl FigureVerdict {
     ///
     /// A claim of no effect is a condition: alone it shows nothing of a figure, since an instrument that always answers 1
     /// fulfils it.
-    pub fn of(claims: &[Outcome]) -> Self {
+    pub fn from_claims(claims: &[Outcome]) -> Self {
         let any = |wanted: Outcome| claims.contains(&wanted);
         let is_shown = |one: &Outcome| matches!(one, Outcome::SameDirection | Outcome::NoEffect);
         if any(Outcome::Reversed) || any(Outcome::Unpublished) {
@@ -292,7 +292,7 @@ mod tests {
             ([Unknown, Unknown], FigureVerdict::Unknown),
             ([NotShown, Unknown], FigureVerdict::NotShown),
         ] {
-            assert_eq!(FigureVerdict::of(&claims), verdict, "{claims:?}");
+            assert_eq!(FigureVerdict::from_claims(&claims), verdict, "{claims:?}");
         }
     }
 

@@ -238,7 +238,7 @@ fn comparisons(first: &Labelled<'_>, other: &Analysis) -> Vec<Comparison> {
             let (after, before) = (&after.treatment, &before.treatment);
             let seed = seed_of(&["compare", &after.label, &metric.name]);
             let sampled = |old: &MetricSummary| unpaired(metric, old, seed);
-            comparisons.push(Comparison::of(after, before, metric, old, sampled));
+            comparisons.push(Comparison::new(after, before, metric, old, sampled));
         }
     }
     comparisons

@@ -79,7 +79,7 @@ fn rows(results: &ResultsDir) -> Result<(Vec<Row>, Vec<ResultsError>), ResultsEr
                     unreadable.push(error);
                     Vec::new()
                 });
-                let machine = machines.of(trial.block);
+                let machine = machines.of_block(trial.block);
                 rows.extend(rows_of(results, machine, &trial, &quantiles));
             }
             Err(error) => unreadable.push(error),

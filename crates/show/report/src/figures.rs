@@ -46,7 +46,7 @@ pub(crate) struct Platforms {
 
 impl Platforms {
     /// Assigns the marks. The first platform of a kind has the mark of the kind.
-    pub(crate) fn of(analysis: &Analysis) -> Self {
+    pub(crate) fn from_analysis(analysis: &Analysis) -> Self {
         let treatments = analysis.treatments.iter().map(|of| &of.treatment);
         let mut met = HashSet::new();
         let firsts: Vec<&Treatment> = treatments
@@ -84,7 +84,7 @@ const MOST_FIGURES: usize = 300;
 
 /// Every figure of a report, the most informative first.
 pub fn figures(analysis: &Analysis) -> Vec<Figure> {
-    let all = Platforms::of(analysis);
+    let all = Platforms::from_analysis(analysis);
     let workloads = analysis.by_workload();
     let trials = trials_by_label(analysis);
     let context = |(workload, treatments)| Context {
@@ -315,7 +315,7 @@ struct Scale {
 
 impl Scale {
     /// The scale for the largest of `values`.
-    fn of(values: impl Iterator<Item = f64>, unit: Unit) -> Self {
+    fn from_values(values: impl Iterator<Item = f64>, unit: Unit) -> Self {
         let (by, unit) = common_scale(values, unit);
         Self { by, unit }
     }

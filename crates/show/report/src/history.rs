@@ -155,7 +155,7 @@ pub fn history<'a>(
         name: runs.last().map_or_else(String::new, |run| run.name.clone()),
         of,
         cautions: cautions(&runs, &series, &unsupported),
-        runs: runs.iter().map(|run| HistoryRun::of(run)).collect(),
+        runs: runs.iter().map(|run| HistoryRun::from_run(run)).collect(),
         minimum_effect,
         series,
         unsupported,
@@ -163,7 +163,7 @@ pub fn history<'a>(
 }
 
 impl HistoryRun {
-    fn of(run: &Analysis) -> Self {
+    fn from_run(run: &Analysis) -> Self {
         Self {
             directory: run.path.display().to_string(),
             started: run.started.clone(),
@@ -186,7 +186,7 @@ fn gathered(
     let mut series: Vec<Series> = Vec::new();
     let mut places: BTreeMap<(String, String), usize> = BTreeMap::new();
     let mut unsupported: Vec<UnsupportedValues> = Vec::new();
-    let counting = |(_, run): &(usize, &&Analysis)| HistoryRun::of(run).left_out.is_none();
+    let counting = |(_, run): &(usize, &&Analysis)| HistoryRun::from_run(run).left_out.is_none();
     for (index, run) in runs.iter().enumerate().filter(counting) {
         let taxes = (run.comparisons.iter()).filter(|row| wanted(&row.metric, row.headline));
         let all = run.treatments.iter().flat_map(|of| {

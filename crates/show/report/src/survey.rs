@@ -95,7 +95,7 @@ pub struct About {
 }
 
 impl About {
-    fn of(metric: &Metric) -> Self {
+    fn from_metric(metric: &Metric) -> Self {
         Self {
             unit: metric.quantity.unit,
             better: metric.better,
@@ -260,7 +260,7 @@ fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
             Vec::new()
         });
         if wants_rows {
-            let machine = machines.of(trial.block);
+            let machine = machines.of_block(trial.block);
             let rows = rows_of(&results, machine, &trial, &quantiles);
             digest.rows.extend(rows);
         }
@@ -293,7 +293,7 @@ struct Entered {
 fn enter(table: &mut Entries, trial: Trial, quantiles: &[TrialQuantile]) {
     let metrics = table.entry(trial.treatment.label).or_default();
     for (name, metric) in trial.metrics {
-        let about = About::of(&metric);
+        let about = About::from_metric(&metric);
         let mut quantiles = quantiles.iter().filter(|one| one.metric == name);
         let is_unsupported = quantiles.any(|one| one.unsupported().is_some());
         let known = metrics.entry(name).or_insert_with(|| Entered {
@@ -327,9 +327,9 @@ fn values(run: &RunInfo, table: &Entries) -> Values {
                 .collect();
             let all: Vec<f64> = entered.blocks.values().copied().collect();
             let own = Own {
-                values: Moments::of(&all),
+                values: Moments::from_values(&all),
                 refused: ratios.as_ref().err().copied(),
-                pairs: Moments::of(&ratios.unwrap_or_default()),
+                pairs: Moments::from_values(&ratios.unwrap_or_default()),
             };
             let key = [&run.name, &run.plan_sha256, &treatment.label, name].map(String::clone);
             values.push((key, entered.about, own));

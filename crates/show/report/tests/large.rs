@@ -92,7 +92,7 @@ fn cost(results: &ResultsDir) -> u64 {
         let before = processor_time();
         let analysis: Analysis = analyse(results).unwrap();
         let table = terminal::table(&analysis, 100, false);
-        let page = render(&analysis, &Provenance::of(results));
+        let page = render(&analysis, &Provenance::from_results(results));
         let compared = compare::compare(&analysis, &[&analysis]);
         let beside = compare::table(&compared, 100);
         assert!(!table.is_empty() && page.len() > 1000 && !beside.is_empty());

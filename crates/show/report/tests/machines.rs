@@ -99,7 +99,7 @@ fn a_block_that_two_machines_ran_is_one_machines_and_the_fuller_one() {
     let into = folder.path().join("merged");
     merge(std::slice::from_ref(&died), &into).unwrap();
     let half = ResultsDir::open(&into).unwrap();
-    assert_eq!(half.machines().unwrap().of(5).unwrap().name(), "a");
+    assert_eq!(half.machines().unwrap().of_block(5).unwrap().name(), "a");
     let rest = shard(&fake, &folder.path().join("rest"), "b", KERNEL, |block| {
         block >= 5
     });
@@ -111,8 +111,8 @@ fn a_block_that_two_machines_ran_is_one_machines_and_the_fuller_one() {
     let merged = ResultsDir::open(&into).unwrap();
     assert_eq!(merged.pending(), Vec::<u32>::new());
     let machines = merged.machines().unwrap();
-    assert_eq!(machines.of(4).unwrap().name(), "a");
-    assert_eq!(machines.of(5).unwrap().name(), "b");
+    assert_eq!(machines.of_block(4).unwrap().name(), "a");
+    assert_eq!(machines.of_block(5).unwrap().name(), "b");
     // The other machine's trials of that block are kept.
     assert!(!merged.attempts().is_empty());
 }

@@ -69,7 +69,10 @@ impl Texts {
         }
         fs::write(self.path.join("plan.toml"), words).unwrap();
         let results = ResultsDir::open(&self.path).unwrap();
-        render(&analyse(&results).unwrap(), &Provenance::of(&results))
+        render(
+            &analyse(&results).unwrap(),
+            &Provenance::from_results(&results),
+        )
     }
 }
 

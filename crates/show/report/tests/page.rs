@@ -11,7 +11,7 @@ fn report() -> String {
     let folder = tempfile::tempdir().unwrap();
     let results = Fake::default().write(&folder.path().join("run"));
     let analysis = analyse(&results).unwrap();
-    let page = render(&analysis, &Provenance::of(&results));
+    let page = render(&analysis, &Provenance::from_results(&results));
     // The scripts contain markup too.
     page.split("<script").next().unwrap().to_owned()
 }
@@ -123,7 +123,7 @@ fn a_metric_that_the_plan_s_command_reports_has_a_figure_over_the_levels() {
     let levels = analysis.treatments.iter_mut().flat_map(|of| &mut of.levels);
     for level in levels {
         let mut own = level.metrics.first().unwrap().clone();
-        own.name = metric::OWN.of("pages");
+        own.name = metric::OWN.fill("pages");
         own.title = "pages served".to_owned();
         own.headline = false;
         level.metrics.push(own);

@@ -55,7 +55,7 @@ fn a_quantile_with_too_few_requests_is_marked_everywhere_and_nothing_is_claimed_
             .text
             .contains(&format!("nothing is claimed, since {WHY}"))
     );
-    let page = render(&analysis, &Provenance::of(&results));
+    let page = render(&analysis, &Provenance::from_results(&results));
     assert!(
         page.matches(WHY).count() >= 4,
         "both cells, the comparison, the line"
@@ -126,7 +126,7 @@ fn a_supported_quantile_has_an_interval_within_each_trial_and_is_compared() {
             "{one:?}"
         );
     }
-    let page = render(&analysis, &Provenance::of(&results));
+    let page = render(&analysis, &Provenance::from_results(&results));
     assert!(page.contains(" within a trial"), "{page}");
     let mut csv = Vec::new();
     assert!(export::csv(&results, &mut csv).unwrap().is_empty());

@@ -17,7 +17,7 @@ pub fn run(fake: &Fake) -> (tempfile::TempDir, ResultsDir, Analysis) {
 }
 
 pub fn page(results: &ResultsDir, analysis: &Analysis) -> String {
-    render(analysis, &Provenance::of(results))
+    render(analysis, &Provenance::from_results(results))
 }
 
 pub fn figure<'a>(figures: &'a [figures::Figure], title: &str) -> &'a figures::Figure {

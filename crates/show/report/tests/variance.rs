@@ -93,7 +93,7 @@ fn the_page_the_terminal_and_the_document_have_the_levels_and_what_is_not_separa
     let folder = tempfile::tempdir().unwrap();
     let results = fake().write(&folder.path().join("run"));
     let analysis = analyse(&results).unwrap();
-    let page = render(&analysis, &Provenance::of(&results));
+    let page = render(&analysis, &Provenance::from_results(&results));
     let shown = terminal::variance(&analysis, 100, false);
     for text in [&page, &shown] {
         for part in [

@@ -281,7 +281,10 @@ fn a_level_has_the_load_that_was_offered_beside_its_name_where_chance_took_it_of
         }
         results.rewrite_trial(&trial).unwrap();
     }
-    let page = render(&analyse(&results).unwrap(), &Provenance::of(&results));
+    let page = render(
+        &analyse(&results).unwrap(),
+        &Provenance::from_results(&results),
+    );
     assert!(page.contains(" (offered 319)<"));
     assert_eq!(page.matches("(offered ").count(), 3, "one a treatment");
 }

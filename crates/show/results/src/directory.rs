@@ -292,7 +292,7 @@ impl ResultsDir {
     pub fn samples(&self, index: u32) -> Result<SampleReader, ResultsError> {
         let below = trial_below(index).join(SAMPLES);
         let file = self.dir.file(&below)?;
-        SampleReader::of(file, &self.path().join(below), &self.run.place)
+        SampleReader::from_file(file, &self.path().join(below), &self.run.place)
     }
 
     /// Reads the distributions of one trial; empty without `latencies.hlog`.

@@ -92,7 +92,7 @@ pub struct Machines {
 
 impl Machines {
     /// The machine of a block; `None` for a block that has not been run.
-    pub fn of(&self, block: u32) -> Option<&Machine> {
+    pub fn of_block(&self, block: u32) -> Option<&Machine> {
         self.machines.get(*self.blocks.get(&block)?)
     }
 }
@@ -348,7 +348,7 @@ pub fn merge(sources: &[ResultsDir], into: &Path) -> Result<Vec<String>, Results
     for source in from.iter().filter(|source| source.path() != target.path()) {
         for attempt in source.attempts() {
             let block = target.block_of(attempt.index);
-            let of = |machines: &Machines| Some(machines.of(block?)?.name());
+            let of = |machines: &Machines| Some(machines.of_block(block?)?.name());
             let (chosen, its) = (
                 of(&found.machines),
                 of(&source.machines().unwrap_or_default()),

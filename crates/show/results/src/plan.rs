@@ -45,7 +45,7 @@ struct GateTable {
 
 impl RunPlan {
     /// Reads the plan of a results directory.
-    pub fn of(results: &ResultsDir) -> Self {
+    pub fn from_results(results: &ResultsDir) -> Self {
         let read = || -> Result<Table, PlanError> { Ok(results.plan_text()?.parse()?) };
         let table = match read() {
             Ok(table) => table,

@@ -238,7 +238,7 @@ impl SampleReader {
     /// When it is absent, unreadable or not a Parquet file with the expected columns.
     pub fn open(path: &Path) -> Result<Self, ResultsError> {
         let file = File::open(path).map_err(ResultsError::io("open", path))?;
-        Self::of(file, path, "")
+        Self::from_file(file, path, "")
     }
 
     /// As [`SampleReader::open`], for an open file of a run at `place`; `path` is for messages.
@@ -246,7 +246,7 @@ impl SampleReader {
     /// # Errors
     /// As there, and when a part of the file is larger than any that vtax writes, since an untrusted file must not
     /// exhaust the memory of this process.
-    pub(super) fn of(file: File, path: &Path, place: &str) -> Result<Self, ResultsError> {
+    pub(super) fn from_file(file: File, path: &Path, place: &str) -> Result<Self, ResultsError> {
         let corrupted = corrupted(path);
         pages::check_footer(&file).map_err(&corrupted)?;
         let again = file.try_clone().map_err(ResultsError::io("open", path))?;

@@ -163,7 +163,7 @@ pub struct Metric {
 impl Metric {
     /// A value of a declared metric. `about` is what its title leaves open, `given` the unit of the work that it is
     /// divided by, or that of the metric where a workload chooses it.
-    pub fn of(
+    pub fn new(
         declared: &vtax_core::metric::Metric,
         about: &str,
         given: Unit,

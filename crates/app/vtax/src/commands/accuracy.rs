@@ -79,7 +79,7 @@ pub fn table(results: &[PathBuf], as_json: bool) -> Outcome {
         return json(&studies);
     }
     for study in &studies {
-        out!("{}", charge::table(study))?;
+        out!("{}", charge::markdown(study))?;
     }
     Ok(())
 }

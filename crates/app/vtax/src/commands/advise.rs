@@ -81,7 +81,7 @@ fn words(one: &KnobAdvice) -> String {
     let estimate = estimate.map(|(Range { low, high }, share)| {
         let delay = if one.delay_seconds > 0.0 { format!(
             "; delays a frame by up to {}",
-            plain(one.delay_seconds, Unit::of(Base::Second))
+            plain(one.delay_seconds, Unit::from_base(Base::Second))
         ) } else { String::new() };
         // A knob that cannot save costs more.
         let (verb, low, high, share) = if high <= 0.0 { (

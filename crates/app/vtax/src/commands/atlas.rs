@@ -124,7 +124,7 @@ fn words(arguments: &AtlasArgs, folders: &Folders<'_>, name: &str, plan: &Plan) 
     let place = arguments.place.as_ref().map(ToString::to_string);
     let mut words = plan.arguments(
         &arguments.plans.display().to_string(),
-        &folders.of(name).display().to_string(),
+        &folders.of_plan(name).display().to_string(),
         arguments.quick,
         place.as_deref(),
     );

@@ -55,7 +55,7 @@ pub fn record(arguments: &RecordArgs) -> Outcome {
 /// Shows a recording: writes report.html into its directory and prints the table, or prints JSON.
 pub fn report(path: &Path, as_json: bool, width: usize) -> Outcome {
     let recording = Recording::read(path)?;
-    let report = Report::of(&recording);
+    let report = Report::from_recording(&recording);
     if as_json {
         return json(&report);
     }

@@ -66,7 +66,9 @@ pub fn execute(command: TestbedCommand) -> Outcome {
 pub fn check_root(hypervisor: Hypervisor) -> Outcome {
     if !geteuid().is_root() && vtax_testbed::cached(hypervisor)?.is_none() {
         let words = ["testbed", "build", &hypervisor.to_string()].map(OsString::from);
-        return Err(NeedsRoot::of(words, "the image of the emulated host is built").into());
+        return Err(
+            NeedsRoot::for_arguments(words, "the image of the emulated host is built").into(),
+        );
     }
     Ok(())
 }
@@ -181,7 +183,7 @@ fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
     let mut progress = progress::for_people(&signals);
     let ended = inside.run(&signals, progress.as_mut());
     drop(progress);
-    let found = ended.and_then(|_| Counts::of(&ResultsDir::open(&directory)?));
+    let found = ended.and_then(|_| Counts::from_results(&ResultsDir::open(&directory)?));
     // Only the counts of the run are used.
     drop(scratch);
     let found = found?;

@@ -64,7 +64,7 @@ fn panels(app: &AppState, dirs: &[String]) -> Result<Vec<Panel>, RequestError> {
         if vtax_density::run::is_density(&results) {
             curves.add_climbs(run, &results);
         } else {
-            curves.add_levels(run, &*app.analyses.of(&results)?);
+            curves.add_levels(run, &*app.analyses.analysis(&results)?);
         }
     }
     Ok(curves.panels())
@@ -79,7 +79,7 @@ pub async fn curves(State(app): State<AppState>, query: Pairs) -> Answer {
 pub async fn numbers(State(app): State<AppState>, Params(query): Params<RunQuery>) -> Answer {
     analysis(move || {
         let results = app.results.open(&query.dir)?;
-        Ok(findings::findings(&*app.analyses.of(&results)?))
+        Ok(findings::findings(&*app.analyses.analysis(&results)?))
     })
     .await
 }

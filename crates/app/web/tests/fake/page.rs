@@ -51,8 +51,8 @@ impl Page {
         )
         .with_plans(&self.path().join("plans"));
         let settings = ListenerSettings {
-            operator: Some(Token::of(OPERATOR)),
-            watcher: Some(Token::of(WATCHER)),
+            operator: Some(Token::from_text(OPERATOR)),
+            watcher: Some(Token::from_text(WATCHER)),
             ..ListenerSettings::open("127.0.0.1:0".parse().unwrap())
         };
         self.server = Some(Server::start(app, &settings).unwrap());

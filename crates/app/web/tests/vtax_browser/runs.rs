@@ -37,8 +37,8 @@ pub fn serve(going: &Going, folder: &Path, listen: SocketAddr, closed: bool) -> 
         app
     };
     let settings = ListenerSettings {
-        operator: Some(Token::of(OPERATOR)),
-        watcher: closed.then(|| Token::of(WATCHER)),
+        operator: Some(Token::from_text(OPERATOR)),
+        watcher: closed.then(|| Token::from_text(WATCHER)),
         ..ListenerSettings::open(listen)
     };
     Server::start(app, &settings).unwrap()

@@ -88,7 +88,7 @@ impl Stage {
 
     /// Its metric, in cores.
     pub fn metric(self) -> String {
-        metric::CPU_STAGE.of(self.name())
+        metric::CPU_STAGE.name_of(self.name())
     }
 
     /// A phrase for its owner that follows "by".

@@ -6,8 +6,8 @@ use super::Measure::{Fixed, PerWork, Workload};
 use super::{Family, Metric};
 use crate::{Base, Unit};
 
-const fn of(base: Base) -> super::Measure {
-    Fixed(Unit::of(base))
+const fn fixed(base: Base) -> super::Measure {
+    Fixed(Unit::from_base(base))
 }
 
 const fn per_second(base: Base) -> super::Measure {
@@ -46,14 +46,14 @@ macro_rules! families {
 
 metrics! {
     // Processors of the host.
-    CPU_CORES = "cpu.cores", of(Base::Core), Lower, "processors kept busy for the target";
-    CPU_MACHINE = "cpu.machine", of(Base::Core), Lower, "processors kept busy in all";
-    CPU_STEAL = "cpu.steal", of(Base::Core), Lower, "processors that this host's hypervisor gave to others";
-    CPU_DOM0 = "cpu.dom0", of(Base::Core), Neither, "processors kept busy by Domain 0, counted by the pool";
+    CPU_CORES = "cpu.cores", fixed(Base::Core), Lower, "processors kept busy for the target";
+    CPU_MACHINE = "cpu.machine", fixed(Base::Core), Lower, "processors kept busy in all";
+    CPU_STEAL = "cpu.steal", fixed(Base::Core), Lower, "processors that this host's hypervisor gave to others";
+    CPU_DOM0 = "cpu.dom0", fixed(Base::Core), Neither, "processors kept busy by Domain 0, counted by the pool";
     CPU_PER_WORK = "cpu.per_work", PerWork(Base::Second), Lower, "CPU time to {}",
         headline(), words("CPU", "costs", "CPU");
-    LAUNCH_CPU = "launch.cpu", of(Base::Second), Lower, "CPU time of starting the command, which is no part of its cost";
-    LAUNCH_SPREAD = "launch.spread", of(Base::Second), Lower, "how far the CPU time of starting the command is known";
+    LAUNCH_CPU = "launch.cpu", fixed(Base::Second), Lower, "CPU time of starting the command, which is no part of its cost";
+    LAUNCH_SPREAD = "launch.spread", fixed(Base::Second), Lower, "how far the CPU time of starting the command is known";
     CPU_MACHINE_PER_WORK = "cpu.machine.per_work", PerWork(Base::Second), Lower, "CPU time of all of this host to {}";
     CPU_OUTSIDE_GUEST_PER_WORK = "cpu.outside_guest.per_work", PerWork(Base::Second), Lower,
         "CPU time outside guest code to {}";
@@ -62,12 +62,12 @@ metrics! {
     FREQUENCY_MEAN = "frequency.mean", per_second(Base::Cycle), Neither, "mean frequency that processors were set to";
 
     // Energy of the host.
-    POWER_MEAN = "power.mean", of(Base::Watt), Lower, "mean power of the host", words("power", "draws", "power");
-    ENERGY_TOTAL = "energy.total", of(Base::Joule), Lower, "energy of the host in the window";
+    POWER_MEAN = "power.mean", fixed(Base::Watt), Lower, "mean power of the host", words("power", "draws", "power");
+    ENERGY_TOTAL = "energy.total", fixed(Base::Joule), Lower, "energy of the host in the window";
     ENERGY_PER_WORK = "energy.per_work", PerWork(Base::Joule), Lower, "host energy to {}",
         headline(), words("energy", "takes", "energy");
-    POWER_IDLE = "power.idle", of(Base::Watt), Neither, "power of the idle host";
-    ENERGY_ABOVE_IDLE = "energy.above_idle", of(Base::Joule), Lower, "energy of the host above idle in the window";
+    POWER_IDLE = "power.idle", fixed(Base::Watt), Neither, "power of the idle host";
+    ENERGY_ABOVE_IDLE = "energy.above_idle", fixed(Base::Joule), Lower, "energy of the host above idle in the window";
     ENERGY_ABOVE_IDLE_PER_WORK = "energy.above_idle.per_work", PerWork(Base::Joule), Lower,
         "host energy above idle to {}", words("energy above idle", "takes", "energy above idle");
     ENERGY_ABOVE_IDLE_OF_TARGET_PER_WORK = "energy.above_idle.target.per_work", PerWork(Base::Joule), Lower,
@@ -93,7 +93,7 @@ metrics! {
         "switches of a processor between domains";
     XEN_VM_EXITS_PER_SECOND = "xen.vm_exits_per_second", per_second(Base::Exit), Neither,
         "VM exits of all HVM and PVH domains";
-    XEN_DOM0_WAIT = "xen.dom0.wait", of(Base::Core), Neither, "processors that Dom0 was ready for and did not get";
+    XEN_DOM0_WAIT = "xen.dom0.wait", fixed(Base::Core), Neither, "processors that Dom0 was ready for and did not get";
     XEN_DOM0_WAKEUPS_PER_SECOND = "xen.dom0.wakeups_per_second", per_second(Base::One), Neither,
         "wakeups of Dom0's virtual processors";
 
@@ -126,14 +126,14 @@ metrics! {
         "pages copied by grant operations for it";
     XEN_PAGES_MAPPED_PER_SECOND = "xen.pages_mapped_per_second", per_second(Base::Page), Neither,
         "pages mapped by grant operations for it";
-    XEN_WAIT = "xen.wait", of(Base::Core), Neither, "processors that the domain was ready for and did not get";
+    XEN_WAIT = "xen.wait", fixed(Base::Core), Neither, "processors that the domain was ready for and did not get";
     XEN_WAKEUPS_PER_SECOND = "xen.wakeups_per_second", per_second(Base::One), Neither,
         "wakeups of the domain's virtual processors";
     XEN_PAGES_EXCHANGED_PER_WORK = "xen.pages_exchanged.per_work", PerWork(Base::Page), Lower, "pages exchanged to {}";
 
     // A guest's own counters.
-    GUEST_CPU_CORES = "guest.cpu.cores", of(Base::Core), Neither, "processors busy as the guest sees them";
-    GUEST_CPU_STEAL = "guest.cpu.steal", of(Base::Core), Neither,
+    GUEST_CPU_CORES = "guest.cpu.cores", fixed(Base::Core), Neither, "processors busy as the guest sees them";
+    GUEST_CPU_STEAL = "guest.cpu.steal", fixed(Base::Core), Neither,
         "processors that the guest was ready for and did not get";
     GUEST_INTERRUPTS_PER_SECOND = "guest.interrupts.per_second", per_second(Base::Interrupt), Lower,
         "interrupts inside the guest";
@@ -154,67 +154,67 @@ metrics! {
     OFFERED = "offered", per_second(Base::Request), Neither, "{} requests that were due";
     SENT = "sent", per_second(Base::Bit), Neither, "UDP rate sent";
     PACKETS = "packets", per_second(Base::Packet), Neither, "UDP datagrams sent";
-    ELAPSED = "elapsed", of(Base::Second), Lower, "{}";
-    ANSWERED = "answered", of(Base::Percent), Higher, "{}";
-    ERRORS = "errors", of(Base::Percent), Lower, "{}";
-    LOSS = "loss", of(Base::Percent), Lower, "UDP datagrams lost";
-    OUT_OF_ORDER = "out_of_order", of(Base::Percent), Lower, "UDP datagrams out of order";
-    JITTER = "jitter", of(Base::Second), Lower, "UDP jitter (RFC 3550)";
+    ELAPSED = "elapsed", fixed(Base::Second), Lower, "{}";
+    ANSWERED = "answered", fixed(Base::Percent), Higher, "{}";
+    ERRORS = "errors", fixed(Base::Percent), Lower, "{}";
+    LOSS = "loss", fixed(Base::Percent), Lower, "UDP datagrams lost";
+    OUT_OF_ORDER = "out_of_order", fixed(Base::Percent), Lower, "UDP datagrams out of order";
+    JITTER = "jitter", fixed(Base::Second), Lower, "UDP jitter (RFC 3550)";
     RETRANSMITS = "retransmits", per_second(Base::Packet), Lower, "TCP segments sent again";
-    RETRANSMISSIONS = "retransmissions", of(Base::Percent), Lower,
+    RETRANSMISSIONS = "retransmissions", fixed(Base::Percent), Lower,
         "messages sent again, of each hundred calls begun";
-    CALLS_CURRENT = "calls.current", of(Base::One), Lower, "most calls in progress";
-    RTT_MEAN = "rtt.mean", of(Base::Second), Lower, "mean round trip that TCP saw";
-    DOWNLOAD_P50 = "download.p50", of(Base::Second), Lower, "time of one download, median";
-    DOWNLOAD_MAX = "download.max", of(Base::Second), Lower, "time of one download, longest";
-    LATENCY_P50 = "latency.p50", of(Base::Second), Lower, "{}, median";
-    LATENCY_P90 = "latency.p90", of(Base::Second), Lower, "{}, 90th percentile";
-    LATENCY_P99 = "latency.p99", of(Base::Second), Lower, "{}, 99th percentile";
-    LATENCY_P999 = "latency.p999", of(Base::Second), Lower, "{}, 99.9th percentile";
-    LATENCY_MAX = "latency.max", of(Base::Second), Lower, "{}, longest";
-    LATENCY_MEAN = "latency.mean", of(Base::Second), Lower, "{}, mean";
-    LAG_P99 = "lag.p99", of(Base::Second), Neither, "lateness of the load generator itself, 99th percentile";
+    CALLS_CURRENT = "calls.current", fixed(Base::One), Lower, "most calls in progress";
+    RTT_MEAN = "rtt.mean", fixed(Base::Second), Lower, "mean round trip that TCP saw";
+    DOWNLOAD_P50 = "download.p50", fixed(Base::Second), Lower, "time of one download, median";
+    DOWNLOAD_MAX = "download.max", fixed(Base::Second), Lower, "time of one download, longest";
+    LATENCY_P50 = "latency.p50", fixed(Base::Second), Lower, "{}, median";
+    LATENCY_P90 = "latency.p90", fixed(Base::Second), Lower, "{}, 90th percentile";
+    LATENCY_P99 = "latency.p99", fixed(Base::Second), Lower, "{}, 99th percentile";
+    LATENCY_P999 = "latency.p999", fixed(Base::Second), Lower, "{}, 99.9th percentile";
+    LATENCY_MAX = "latency.max", fixed(Base::Second), Lower, "{}, longest";
+    LATENCY_MEAN = "latency.mean", fixed(Base::Second), Lower, "{}, mean";
+    LAG_P99 = "lag.p99", fixed(Base::Second), Neither, "lateness of the load generator itself, 99th percentile";
     KNEE = "knee", Workload, Higher, "highest load {}", headline(), words("the load borne", "bears", "load");
 
     // Results of a cost model for a trial of an emulated host.
     MODEL_CYCLES_PER_SECOND = "model.cycles_per_second", per_second(Base::Cycle), Lower, "cycles spent for the target";
-    MODEL_POWER = "model.power", of(Base::Watt), Lower, "power of a host that does only this";
+    MODEL_POWER = "model.power", fixed(Base::Watt), Lower, "power of a host that does only this";
     MODEL_CYCLES_PER_WORK = "model.cycles_per_work", PerWork(Base::Cycle), Lower, "cycles to {}";
     MODEL_ENERGY_PER_WORK = "model.energy_per_work", PerWork(Base::Joule), Lower, "energy to {}";
 
     // Climbs.
-    GUESTS = "guests", of(Base::One), Higher, "guests at the top", headline();
-    HELD = "held", of(Base::One), Higher, "guests that the host holds, where a climb found its end";
-    MEMORY_EACH = "memory.each", of(Base::Byte), Lower, "memory of a guest, all in", headline();
-    MEMORY_CHARGED_EACH = "memory.charged.each", of(Base::Byte), Lower,
+    GUESTS = "guests", fixed(Base::One), Higher, "guests at the top", headline();
+    HELD = "held", fixed(Base::One), Higher, "guests that the host holds, where a climb found its end";
+    MEMORY_EACH = "memory.each", fixed(Base::Byte), Lower, "memory of a guest, all in", headline();
+    MEMORY_CHARGED_EACH = "memory.charged.each", fixed(Base::Byte), Lower,
         "memory of a guest that its control group is charged for";
-    MEMORY_USER_EACH = "memory.user.each", of(Base::Byte), Lower, "of which processes' pages";
-    MEMORY_KERNEL_EACH = "memory.kernel.each", of(Base::Byte), Lower, "of which kernel";
-    CPU_TOP = "cpu.top", of(Base::Percent), Lower, "CPU of the sleeping population at the top";
-    CPU_IDLE = "cpu.idle", of(Base::Percent), Lower, "CPU of the idle population, of one processor", headline();
-    BOOT_FIRST = "boot.first", of(Base::Second), Lower, "time to a booted guest, first interval";
-    BOOT_LAST = "boot.last", of(Base::Second), Lower, "time to a booted guest, last interval", headline();
-    PROBE_P50 = "probe.p50", of(Base::Second), Lower, "response time at the top, median";
-    PROBE_P99 = "probe.p99", of(Base::Second), Lower, "response time at the top, 99th percentile", headline();
-    JOULES_EACH = "joules.each", of(Base::Joule), Lower,
+    MEMORY_USER_EACH = "memory.user.each", fixed(Base::Byte), Lower, "of which processes' pages";
+    MEMORY_KERNEL_EACH = "memory.kernel.each", fixed(Base::Byte), Lower, "of which kernel";
+    CPU_TOP = "cpu.top", fixed(Base::Percent), Lower, "CPU of the sleeping population at the top";
+    CPU_IDLE = "cpu.idle", fixed(Base::Percent), Lower, "CPU of the idle population, of one processor", headline();
+    BOOT_FIRST = "boot.first", fixed(Base::Second), Lower, "time to a booted guest, first interval";
+    BOOT_LAST = "boot.last", fixed(Base::Second), Lower, "time to a booted guest, last interval", headline();
+    PROBE_P50 = "probe.p50", fixed(Base::Second), Lower, "response time at the top, median";
+    PROBE_P99 = "probe.p99", fixed(Base::Second), Lower, "response time at the top, 99th percentile", headline();
+    JOULES_EACH = "joules.each", fixed(Base::Joule), Lower,
         "energy of an idle guest in a second, host's share included";
-    RETURNED = "returned", of(Base::Percent), Higher, "memory that came back";
-    OVERHEAD = "overhead", of(Base::Percent), Lower, "CPU of the climb itself, of one processor";
-    BINDING = "binding", of(Base::Percent), Neither, "share of the binding resource";
-    CLOUD_GUESTS = "cloud.guests", of(Base::One), Neither,
+    RETURNED = "returned", fixed(Base::Percent), Higher, "memory that came back";
+    OVERHEAD = "overhead", fixed(Base::Percent), Lower, "CPU of the climb itself, of one processor";
+    BINDING = "binding", fixed(Base::Percent), Neither, "share of the binding resource";
+    CLOUD_GUESTS = "cloud.guests", fixed(Base::One), Neither,
         "guests that were there while others came and went, mean";
-    CLOUD_TURNED_AWAY = "cloud.turned_away", of(Base::Percent), Neither,
+    CLOUD_TURNED_AWAY = "cloud.turned_away", fixed(Base::Percent), Neither,
         "guests that came when all places were taken";
-    CLOUD_BOOT_P99 = "cloud.boot.p99", of(Base::Second), Lower,
+    CLOUD_BOOT_P99 = "cloud.boot.p99", fixed(Base::Second), Lower,
         "time to a booted guest while others come and go, 99th percentile";
-    CLOUD_PROBE_P99 = "cloud.probe.p99", of(Base::Second), Lower,
+    CLOUD_PROBE_P99 = "cloud.probe.p99", fixed(Base::Second), Lower,
         "response time while guests come and go, 99th percentile";
-    CLOUD_LATE = "cloud.late", of(Base::Second), Lower, "how late a guest came or went, at most";
-    CLOUD_CPU = "cloud.cpu", of(Base::Percent), Lower, "CPU of guests that come and go, of one processor";
+    CLOUD_LATE = "cloud.late", fixed(Base::Second), Lower, "how late a guest came or went, at most";
+    CLOUD_CPU = "cloud.cpu", fixed(Base::Percent), Lower, "CPU of guests that come and go, of one processor";
 
     // Guests of a recording: all that they cost, the host's time for them included.
-    COST_CPU = "cost.cpu", of(Base::Core), Lower, "processors that it costs", headline();
-    COST_HIDDEN = "cost.hidden", of(Base::Percent), Lower, "hidden share of its CPU", headline();
+    COST_CPU = "cost.cpu", fixed(Base::Core), Lower, "processors that it costs", headline();
+    COST_HIDDEN = "cost.hidden", fixed(Base::Percent), Lower, "hidden share of its CPU", headline();
     COST_CPU_PER_PACKET = "cost.cpu.per_packet", Fixed(Unit::per(Base::Second, Base::Packet)), Lower,
         "CPU a packet", headline();
     COST_CPU_PER_GB = "cost.cpu.per_gb", per_gigabyte(Base::Second), Lower, "CPU a gigabyte", headline();
@@ -223,32 +223,32 @@ metrics! {
     COST_HOST_PER_PACKET = "cost.host.per_packet", Fixed(Unit::per(Base::Second, Base::Packet)), Lower,
         "the host's CPU for it a packet", headline();
     COST_HOST_PER_GB = "cost.host.per_gb", per_gigabyte(Base::Second), Lower, "the host's CPU for it a gigabyte";
-    COST_POWER = "cost.power", of(Base::Watt), Lower, "power that it is charged", headline();
+    COST_POWER = "cost.power", fixed(Base::Watt), Lower, "power that it is charged", headline();
     COST_ENERGY_PER_GB = "cost.energy.per_gb", per_gigabyte(Base::Joule), Lower, "energy a gigabyte";
 
     // Charges of a trial. All are rates, so that windows of different lengths compare.
     CHARGE_WORK = "charge.work", Workload, Neither, "work done";
-    CHARGE_BOOKED = "charge.booked", of(Base::Core), Neither, "booked by the kernel on the guest's threads";
+    CHARGE_BOOKED = "charge.booked", fixed(Base::Core), Neither, "booked by the kernel on the guest's threads";
     CHARGE_RECEIVED = "charge.received", per_second(Base::Packet), Neither, "packets received";
     CHARGE_SENT = "charge.sent", per_second(Base::Packet), Neither, "packets sent";
     CHARGE_BYTES = "charge.bytes", per_second(Base::Byte), Neither, "bytes exchanged";
     CHARGE_BLOCK_REQUESTS = "charge.block_requests", per_second(Base::Request), Neither, "block requests";
     CHARGE_PAGES = "charge.pages_exchanged", per_second(Base::Page), Neither, "pages exchanged";
-    CHARGE_TOTAL = "charge.total", of(Base::Core), Neither, "all that the processors did";
-    CHARGE_SOFTIRQ = "charge.softirq", of(Base::Core), Neither, "soft interrupts by the kernel's account";
+    CHARGE_TOTAL = "charge.total", fixed(Base::Core), Neither, "all that the processors did";
+    CHARGE_SOFTIRQ = "charge.softirq", fixed(Base::Core), Neither, "soft interrupts by the kernel's account";
     CHARGE_HOST_PACKETS = "charge.host_packets", per_second(Base::Packet), Neither, "packets of no guest";
     CHARGE_OTHER_SOFTIRQS = "charge.other_softirqs", per_second(Base::One), Neither, "soft interrupts for no I/O";
 }
 
 families! {
-    CPU_STAGE = "cpu.stage.*", of(Base::Core), Neither, "processors kept busy by {}";
-    FREQUENCY_SET = "frequency.*_mhz", of(Base::Core), Neither, "processors set to {} MHz";
-    FREQUENCY_BUSY = "frequency.*_mhz.busy", of(Base::Core), Neither, "processors kept busy at {} MHz";
-    IDLE_STATE = "idle.*", of(Base::Core), Neither, "processors in the idle state {}";
+    CPU_STAGE = "cpu.stage.*", fixed(Base::Core), Neither, "processors kept busy by {}";
+    FREQUENCY_SET = "frequency.*_mhz", fixed(Base::Core), Neither, "processors set to {} MHz";
+    FREQUENCY_BUSY = "frequency.*_mhz.busy", fixed(Base::Core), Neither, "processors kept busy at {} MHz";
+    IDLE_STATE = "idle.*", fixed(Base::Core), Neither, "processors in the idle state {}";
     MODEL = "model.*", Workload, Lower, "{}, by a cost model";
-    CHARGE_HOST = "charge.*.host", of(Base::Core), Neither, "the host's own tasks ({})";
-    CHARGE_HOST_SOFTIRQ = "charge.*.host_softirq", of(Base::Core), Neither, "soft interrupts for no guest ({})";
-    CHARGE_ERROR = "charge.*.error", of(Base::Core), Neither, "how far that may be off ({})";
-    CHARGE_UNATTRIBUTED = "charge.*.unattributed", of(Base::Core), Neither, "unattributed ({})";
-    CHARGE_STAGE = "charge.*.*", of(Base::Core), Neither, "charged for {}";
+    CHARGE_HOST = "charge.*.host", fixed(Base::Core), Neither, "the host's own tasks ({})";
+    CHARGE_HOST_SOFTIRQ = "charge.*.host_softirq", fixed(Base::Core), Neither, "soft interrupts for no guest ({})";
+    CHARGE_ERROR = "charge.*.error", fixed(Base::Core), Neither, "how far that may be off ({})";
+    CHARGE_UNATTRIBUTED = "charge.*.unattributed", fixed(Base::Core), Neither, "unattributed ({})";
+    CHARGE_STAGE = "charge.*.*", fixed(Base::Core), Neither, "charged for {}";
 }

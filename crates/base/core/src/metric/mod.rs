@@ -132,9 +132,9 @@ impl Family {
         Pattern(self.0.name).name(parts)
     }
 
-    /// As [`Pattern::of`].
-    pub fn of(&self, part: impl Display) -> String {
-        Pattern(self.0.name).of(part)
+    /// As [`Pattern::fill`].
+    pub fn name_of(&self, part: impl Display) -> String {
+        Pattern(self.0.name).fill(part)
     }
 
     /// As [`Pattern::part`].
@@ -192,7 +192,7 @@ mod tests {
         let families = FAMILIES.iter().map(|family| family.metric().name);
         let mut names = METRICS.iter().map(|metric| metric.name).chain(families);
         assert!(names.all(|name| OWN.part(name).is_none()));
-        assert_eq!(lookup(&OWN.of("rate")), None);
+        assert_eq!(lookup(&OWN.fill("rate")), None);
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Ascent<'_, '_> {
         cloud.seconds = seconds;
         cloud.mean_population = if at > 0.0 { guest_seconds / at } else { 0.0 };
         cloud.boot = Latency::of_any(boot);
-        cloud.probe = Latency::of(answers, failed);
+        cloud.probe = Latency::from_micros(answers, failed);
         cloud.core_percent = GroupUsage::read(&self.group).core_percent_since(&cpu, seconds);
         Ok((Some(cloud), population))
     }

@@ -21,7 +21,7 @@ use vtax_results::ResultsDir;
 /// # Errors
 /// When the results cannot be read or the report not be written.
 pub fn write(results: &ResultsDir) -> Result<(PathBuf, Summary), LabError> {
-    let summary = Summary::of(results)?;
+    let summary = Summary::from_results(results)?;
     let figures = figures::figures(&summary);
     html::write_figures(results, &figures)?;
     let page = page::page(results, &summary, &figures);
@@ -33,18 +33,18 @@ pub fn write(results: &ResultsDir) -> Result<(PathBuf, Summary), LabError> {
 /// # Errors
 /// When the results cannot be read.
 pub fn figures_of(results: &ResultsDir) -> Result<Vec<Figure>, LabError> {
-    Ok(figures::figures(&Summary::of(results)?))
+    Ok(figures::figures(&Summary::from_results(results)?))
 }
 
 /// Bytes with a fitting unit.
 #[must_use]
 pub fn bytes(bytes: f64) -> String {
-    Quantity::new(bytes, Unit::of(Base::Byte)).to_string()
+    Quantity::new(bytes, Unit::from_base(Base::Byte)).to_string()
 }
 
 /// A duration in microseconds with a fitting unit.
 pub(crate) fn time(micros: f64) -> String {
-    Quantity::new(micros / 1e6, Unit::of(Base::Second)).to_string()
+    Quantity::new(micros / 1e6, Unit::from_base(Base::Second)).to_string()
 }
 
 /// A count with separated thousands.

@@ -65,7 +65,7 @@ impl Summary {
     ///
     /// # Errors
     /// When a climb's record is damaged.
-    pub fn of(results: &ResultsDir) -> Result<Self, LabError> {
+    pub fn from_results(results: &ResultsDir) -> Result<Self, LabError> {
         let treatments = results.run().treatments.iter();
         let empty = |treatment: &Treatment| TreatmentClimbs {
             treatment: treatment.clone(),
@@ -250,7 +250,7 @@ impl TreatmentClimbs {
                     let line = self.line(resource)?;
                     // Only a slope that clearly differs from 0 is extrapolated.
                     let rises = line.slope > 3.0 * line.slope_error? && line.r_squared > 0.5;
-                    let at = line.reaches(climb.limits.of(resource))?;
+                    let at = line.reaches(climb.limits.of_resource(resource))?;
                     rises.then(|| (resource, at.max(guests)))
                 };
                 let all = Resource::ALL.into_iter().filter_map(reached);
@@ -272,7 +272,7 @@ impl TreatmentClimbs {
     #[must_use]
     pub fn on_host(&self, processors: f64, memory: f64) -> Option<(f64, &'static str)> {
         let (_, climb) = self.climbs.first()?;
-        let stop = |resource| climb.limits.of(resource) / 100.0;
+        let stop = |resource| climb.limits.of_resource(resource) / 100.0;
         let by_host = if self.host_is_calm() {
             self.memory_line()
         } else {

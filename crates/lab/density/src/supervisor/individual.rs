@@ -204,12 +204,12 @@ impl Echo {
                     received.extend(buffer.iter().take(count));
                 }
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => continue,
-                _ => return Err(NotReceived::of(&received)),
+                _ => return Err(NotReceived::from_received(&received)),
             }
             let text = text.as_bytes();
             if received.windows(text.len()).any(|bytes| bytes == text) {
                 let reset = self.0.set_read_timeout(Some(ANSWER_LIMIT));
-                return reset.map_err(|_| NotReceived::of(&received));
+                return reset.map_err(|_| NotReceived::from_received(&received));
             }
         }
     }
@@ -261,7 +261,7 @@ pub(super) struct NotReceived {
 }
 
 impl NotReceived {
-    fn of(received: &[u8]) -> Self {
+    fn from_received(received: &[u8]) -> Self {
         Self {
             received: shown_lines(&String::from_utf8_lossy(received)),
         }

@@ -91,7 +91,7 @@ impl Described {
     ///
     /// # Errors
     /// When libvirt does not answer, or there is no such domain.
-    pub fn of(name: &str) -> Result<Self, HostError> {
+    pub fn from_name(name: &str) -> Result<Self, HostError> {
         let uri = std::env::var(DEFAULT_URI)
             .ok()
             .filter(|uri| !uri.is_empty());

@@ -21,8 +21,8 @@ use vtax_load::workload::command::words;
 
 /// The programs of every guest that runs workloads: they start vtax there in namespaces of its own.
 pub(crate) const NEEDED: [Program; 2] = [
-    Program::of("unshare", "util-linux"),
-    Program::of("mktemp", "coreutils"),
+    Program::new("unshare", "util-linux"),
+    Program::new("mktemp", "coreutils"),
 ];
 
 /// Reads the guest. Each line is `NAME=VALUE`; a name may repeat. The placeholder `PROGRAMS` becomes `NAME/PACKAGE` of
@@ -257,8 +257,8 @@ mod tests {
     #[test]
     fn the_script_reads_this_machine_and_finds_programs_with_their_packages() {
         let programs = [
-            Program::of("sh", "dash"),
-            Program::of("no-such-program", "no-such-package"),
+            Program::new("sh", "dash"),
+            Program::new("no-such-program", "no-such-package"),
         ];
         let before = now();
         let output = Command::new("sh")

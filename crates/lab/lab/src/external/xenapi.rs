@@ -479,7 +479,7 @@ fn counters(
         series: Series {
             owner,
             metric: metric.to_owned(),
-            unit: Unit::of(base),
+            unit: Unit::from_base(base),
             kind: SeriesKind::Counter,
             source,
         },

@@ -28,9 +28,9 @@ impl Offset {
     pub fn probe<E>(
         mut trip: impl FnMut() -> Result<(Nanoseconds, Nanoseconds, Nanoseconds), E>,
     ) -> Result<Self, E> {
-        let mut best = Self::of(trip()?);
+        let mut best = Self::from_times(trip()?);
         for _ in 1..ROUNDS {
-            let next = Self::of(trip()?);
+            let next = Self::from_times(trip()?);
             if next.bound < best.bound {
                 best = next;
             }
@@ -38,7 +38,7 @@ impl Offset {
         Ok(best)
     }
 
-    fn of((before, theirs, after): (Nanoseconds, Nanoseconds, Nanoseconds)) -> Self {
+    fn from_times((before, theirs, after): (Nanoseconds, Nanoseconds, Nanoseconds)) -> Self {
         let round = after.saturating_since(before);
         let middle = Nanoseconds(before.0.saturating_add(round.0 / 2));
         Self {

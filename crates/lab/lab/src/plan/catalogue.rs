@@ -34,7 +34,7 @@ fn shared_knobs() -> impl Iterator<Item = &'static Parameter> {
 
 /// Whether a setting of every trial applies to a platform: a knob of the guest's kernel does where vtax can set it.
 fn applies(parameter: &Parameter, platform: &dyn Platform) -> bool {
-    match knobs::of(parameter.key).map(|knob| &knob.place) {
+    match knobs::by_key(parameter.key).map(|knob| &knob.place) {
         Some(Place::Guest { on_veth, .. }) => platform.guest_kernel().has_knob(*on_veth),
         _ => true,
     }

@@ -39,7 +39,7 @@ impl Variation {
     pub fn draw(self, seed: u64, block: u32) -> Option<Draw> {
         match self {
             Self::None | Self::Seeds => None,
-            Self::Draws { first } => Some(Draw::of(
+            Self::Draws { first } => Some(Draw::numbered(
                 seed,
                 first.saturating_add(block.saturating_sub(1)),
             )),
@@ -62,7 +62,7 @@ pub struct Draw {
 
 impl Draw {
     /// Returns the draw with this number. The generator is part of the format: a seed gives the same draws in every version.
-    pub fn of(seed: u64, number: u32) -> Self {
+    pub fn numbered(seed: u64, number: u32) -> Self {
         let mut random = SplitMix64::new(seed);
         let mut random = SplitMix64::new(random.bits() ^ u64::from(number));
         Self {
@@ -155,7 +155,7 @@ mod tests {
         let (plan, ..) = planned();
         let drawn = |block| plan.variation.draw(plan.seed, block).unwrap();
         assert_eq!(drawn(1), drawn(1));
-        assert_eq!(drawn(2), Draw::of(7, 2));
+        assert_eq!(drawn(2), Draw::numbered(7, 2));
         let all: Vec<Draw> = (1..=plan.repetitions).map(drawn).collect();
         assert_eq!(all.len(), 8);
         for (place, one) in all.iter().enumerate() {
@@ -163,7 +163,7 @@ mod tests {
                 assert!(one.start != other.start && one.rate != other.rate);
             }
         }
-        assert_ne!(Draw::of(8, 2).start, Draw::of(7, 2).start);
+        assert_ne!(Draw::numbered(8, 2).start, Draw::numbered(7, 2).start);
         // The draw of a trial that runs alone is that of its block.
         let alone = Variation::Draws { first: 5 };
         assert_eq!(alone.draw(7, 1), Some(drawn(5)));
@@ -173,12 +173,12 @@ mod tests {
     #[test]
     fn draws_keep_within_their_bounds_for_ever() {
         for number in 0..2000 {
-            let draw = Draw::of(3, number);
+            let draw = Draw::numbered(3, number);
             assert!(draw.start < MOST_START);
             assert!((0.99..=1.01).contains(&draw.rate), "{draw:?}");
             assert!((0..=24).contains(&draw.more_memory_mib));
         }
-        assert!((0..100).any(|number| Draw::of(3, number).more_memory_mib == 24));
+        assert!((0..100).any(|number| Draw::numbered(3, number).more_memory_mib == 24));
     }
 
     #[test]
@@ -213,8 +213,8 @@ mod tests {
 
     #[test]
     fn the_record_of_a_trial_has_all_of_its_draw() {
-        let facts = Draw::of(7, 3).facts();
+        let facts = Draw::numbered(7, 3).facts();
         assert_eq!(facts[0], ("draw".to_owned(), "3".to_owned()));
-        assert_ne!(facts, Draw::of(7, 4).facts());
+        assert_ne!(facts, Draw::numbered(7, 4).facts());
     }
 }

@@ -94,13 +94,13 @@ pub struct NewPlan {
 const WORKLOADS: [(&str, Program, &str, &str); 2] = [
     (
         "http-rate",
-        Program::of("apache2", "apache2-bin"),
+        Program::new("apache2", "apache2-bin"),
         "rate = 100",
         "100 HTTP requests a second to an Apache of its own on port 80",
     ),
     (
         "iperf3-receive",
-        Program::of("iperf3", "iperf3"),
+        Program::new("iperf3", "iperf3"),
         "rate_mbit = 50",
         "a TCP stream of 50 Mbit/s to an iperf3 of its own on port 5201",
     ),
@@ -133,7 +133,7 @@ pub fn new_plan(subject: &Subject, catalogue: &Catalogue) -> Result<NewPlan, Lab
     let mut notes = Vec::new();
     let (facts, body, what) = match subject {
         Subject::Libvirt(name) => {
-            let domain = Described::of(name)?;
+            let domain = Described::from_name(name)?;
             let mut keys = PlanText::default();
             keys.text("kind", "libvirt").text("libvirt.domain", name);
             if let Some(uri) = &domain.uri {

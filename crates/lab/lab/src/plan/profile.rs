@@ -193,14 +193,14 @@ const SUFFIXES: [(&str, f64, Unit); 18] = [
     ("B/s", 1.0, Unit::per(Base::Byte, Base::Second)),
     ("request/s", 1.0, Unit::per(Base::Request, Base::Second)),
     ("op/s", 1.0, Unit::per(Base::Operation, Base::Second)),
-    ("ns", 1e-9, Unit::of(Base::Second)),
-    ("us", 1e-6, Unit::of(Base::Second)),
-    ("µs", 1e-6, Unit::of(Base::Second)),
-    ("ms", 1e-3, Unit::of(Base::Second)),
-    ("s", 1.0, Unit::of(Base::Second)),
-    ("W", 1.0, Unit::of(Base::Watt)),
-    ("J", 1.0, Unit::of(Base::Joule)),
-    ("%", 1.0, Unit::of(Base::Percent)),
+    ("ns", 1e-9, Unit::from_base(Base::Second)),
+    ("us", 1e-6, Unit::from_base(Base::Second)),
+    ("µs", 1e-6, Unit::from_base(Base::Second)),
+    ("ms", 1e-3, Unit::from_base(Base::Second)),
+    ("s", 1.0, Unit::from_base(Base::Second)),
+    ("W", 1.0, Unit::from_base(Base::Watt)),
+    ("J", 1.0, Unit::from_base(Base::Joule)),
+    ("%", 1.0, Unit::from_base(Base::Percent)),
 ];
 
 /// An objective that cannot be read, or not be judged.
@@ -272,7 +272,7 @@ impl Objective {
         Ok(Self {
             metric: metric.to_owned(),
             at_least,
-            limit: Quantity::new(value * scale, unit.unwrap_or(Unit::of(Base::One))),
+            limit: Quantity::new(value * scale, unit.unwrap_or(Unit::from_base(Base::One))),
             has_unit: unit.is_some(),
         })
     }
@@ -310,7 +310,8 @@ impl Objective {
     /// latency of a refused request does not count.
     pub fn too_many_errors(&self, metrics: &BTreeMap<String, Metric>) -> Option<Quantity> {
         let errors = metrics.get(metric::ERRORS.name)?.quantity;
-        let is_too_many = errors.value > ALLOWED_ERRORS && errors.unit == Unit::of(Base::Percent);
+        let is_too_many =
+            errors.value > ALLOWED_ERRORS && errors.unit == Unit::from_base(Base::Percent);
         (is_too_many && !metric::ERRORS.is(&self.metric)).then_some(errors)
     }
 }
@@ -331,7 +332,7 @@ mod tests {
 
     fn metric(value: f64, base: Base) -> BTreeMap<String, Metric> {
         let metric = Metric {
-            quantity: Quantity::new(value, Unit::of(base)),
+            quantity: Quantity::new(value, Unit::from_base(base)),
             source: Source::Measured,
             model: None,
             meter: None,

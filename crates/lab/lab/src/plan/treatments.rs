@@ -303,7 +303,7 @@ impl Plan {
 /// Whether a meter of this host measures it.
 static HAS_METER: LazyLock<bool> = LazyLock::new(|| {
     let opened = meters::open(&Roots::host()).map(|opened| opened.meters);
-    Meters::of(opened.unwrap_or_default()).is_measured()
+    Meters::from_meters(opened.unwrap_or_default()).is_measured()
 });
 
 /// The time that is counted for a run of a command of which nothing says how long it takes, until a trial has ended.

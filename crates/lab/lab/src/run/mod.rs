@@ -196,7 +196,7 @@ pub fn run_experiment(
     progress: &mut dyn Progress,
 ) -> Result<(ResultsDir, RunSummary), LabError> {
     let name = experiment.new_run().name.to_owned();
-    let ready = Ready::of(&name, experiment, options, signals, progress).inspect_err(|cause| {
+    let ready = Ready::new(&name, experiment, options, signals, progress).inspect_err(|cause| {
         if !cause.is_interrupt() {
             warn!("the run of {name} is refused: {cause}");
         }
@@ -207,7 +207,7 @@ pub fn run_experiment(
         roots,
         results,
     } = ready?;
-    let mut queue = Queue::of(&results, options.shard.as_ref(), experiment.again());
+    let mut queue = Queue::from_results(&results, options.shard.as_ref(), experiment.again());
     info!(
         "the run of {name} begins at {} into {}: {} to run, {} finished",
         options.place,
@@ -239,7 +239,7 @@ struct Ready {
 }
 
 impl Ready {
-    fn of(
+    fn new(
         name: &str,
         experiment: &mut dyn Experiment,
         options: &RunOptions,
@@ -342,7 +342,7 @@ impl Runner<'_> {
     ) -> Result<RunSummary, LabError> {
         let began = Instant::now();
         let treatments = self.results.run().treatments.iter();
-        let mut estimate = Estimate::of(treatments.map(|one| one.platform.clone()).collect());
+        let mut estimate = Estimate::new(treatments.map(|one| one.platform.clone()).collect());
         let rest = |queue: &Queue, estimate: &Estimate, experiment: &dyn Experiment| {
             let expected = |treatment| experiment.expected(treatment);
             let rest = estimate.remaining(queue.treatments(), &expected);

@@ -193,7 +193,7 @@ pub(super) struct Estimate {
 
 impl Estimate {
     /// An estimate without a trial, of treatments on these platforms.
-    pub(super) fn of(platforms: Vec<String>) -> Self {
+    pub(super) fn new(platforms: Vec<String>) -> Self {
         Self {
             platforms,
             ..Self::default()
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_rest_is_estimated_by_the_trials_of_a_treatment_then_of_its_platform_then_by_all() {
-        let mut estimate = Estimate::of(["native", "native", "vm"].map(str::to_owned).into());
+        let mut estimate = Estimate::new(["native", "native", "vm"].map(str::to_owned).into());
         let expected = |treatment: usize| Duration::from_secs([3, 13, 7][treatment]);
         let rest = |estimate: &Estimate, of: usize| {
             let rest = estimate.remaining(std::iter::once(of), &expected);
@@ -295,7 +295,7 @@ mod tests {
         estimate.saw(2, Duration::from_secs(4), expected(2));
         assert_eq!([0, 1, 2].map(|of| rest(&estimate, of)), [21.0, 31.0, 4.0]);
         // Of a treatment that ends sooner than its platform, nothing is left rather than less.
-        let mut fast = Estimate::of(["native", "native"].map(str::to_owned).into());
+        let mut fast = Estimate::new(["native", "native"].map(str::to_owned).into());
         fast.saw(1, Duration::ZERO, expected(1));
         assert_eq!(rest(&fast, 0), 0.0);
     }

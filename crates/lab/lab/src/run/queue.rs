@@ -29,7 +29,7 @@ pub(super) struct Queue {
 impl Queue {
     /// Returns the trials of a shard that a results directory lacks, and those that do not count, up to `share` of
     /// all trials.
-    pub(super) fn of(results: &ResultsDir, shard: Option<&Shard>, share: f64) -> Self {
+    pub(super) fn from_results(results: &ResultsDir, shard: Option<&Shard>, share: f64) -> Self {
         let ours = |block: u32| shard.is_none_or(|shard| shard.contains(block));
         let scheduled: Vec<Assignment> = (0..)
             .zip(&results.run().schedule)

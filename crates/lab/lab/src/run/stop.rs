@@ -126,7 +126,7 @@ mod tests {
             let treatment = run.treatments[scheduled.treatment].clone();
             let (value, outcome, suspect) = record(&treatment.label, scheduled.block);
             let metric = value.map(|value| Metric {
-                quantity: Quantity::new(value, Unit::of(Base::One)),
+                quantity: Quantity::new(value, Unit::from_base(Base::One)),
                 source: Source::Measured,
                 model: None,
                 meter: None,

@@ -64,9 +64,9 @@ impl Account {
     const fn unit(self) -> Unit {
         match self {
             Self::BytesToTarget | Self::BytesFromTarget | Self::BytesBothWays | Self::BytesRead => {
-                Unit::of(Base::Byte)
+                Unit::from_base(Base::Byte)
             }
-            Self::FramesToTarget | Self::FramesFromTarget => Unit::of(Base::Packet),
+            Self::FramesToTarget | Self::FramesFromTarget => Unit::from_base(Base::Packet),
             Self::Clock => SECONDS,
         }
     }

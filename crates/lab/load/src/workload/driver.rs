@@ -519,7 +519,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named_with_its_package() {
-        let programs = [Program::of("fio", "fio")];
+        let programs = [Program::new("fio", "fio")];
         let finished = Finished {
             code: 127,
             stdout: vec![],

@@ -153,7 +153,7 @@ pub struct Program {
 
 impl Program {
     /// A program and its package.
-    pub const fn of(name: &'static str, package: &'static str) -> Self {
+    pub const fn new(name: &'static str, package: &'static str) -> Self {
         Self { name, package }
     }
 }
@@ -208,7 +208,7 @@ pub struct LoadLevel {
 }
 
 impl LoadLevel {
-    const fn of(parameter: &Parameter, unit: Unit, scale: f64, title: &'static str) -> Self {
+    const fn new(parameter: &Parameter, unit: Unit, scale: f64, title: &'static str) -> Self {
         Self {
             key: parameter.key,
             unit,
@@ -234,7 +234,7 @@ pub struct Scratch {
 
 impl Scratch {
     /// The disk of a target.
-    pub fn of(target: &dyn Target) -> Self {
+    pub fn from_target(target: &dyn Target) -> Self {
         let (device, directory) = target.about().scratch.clone();
         Self { device, directory }
     }
@@ -446,7 +446,7 @@ pub trait Workload: Sync {
     ) -> Outcome<Box<dyn Load>> {
         let command = self.load(LoadSpec {
             address: target.about().address,
-            scratch: &Scratch::of(target),
+            scratch: &Scratch::from_target(target),
             settings,
             timing,
         })?;

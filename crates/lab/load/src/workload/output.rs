@@ -95,7 +95,7 @@ pub fn ascending(driver: &str, times: &Summary) -> Outcome<()> {
 }
 
 /// Seconds.
-pub const SECONDS: Unit = Unit::of(Base::Second);
+pub const SECONDS: Unit = Unit::from_base(Base::Second);
 /// Operations per second.
 pub const OP_RATE: Unit = Unit::per(Base::Operation, Base::Second);
 
@@ -106,12 +106,12 @@ pub struct Metrics(pub BTreeMap<String, Metric>);
 impl Metrics {
     /// Adds a metric; `about` completes its title.
     pub fn add(&mut self, metric: &metric::Metric, value: f64, about: &str) {
-        self.add_in(metric, value, Unit::of(Base::One), about);
+        self.add_in(metric, value, Unit::from_base(Base::One), about);
     }
 
     /// Adds a metric whose unit the workload chooses.
     pub fn add_in(&mut self, metric: &metric::Metric, value: f64, unit: Unit, about: &str) {
-        let found = Metric::of(metric, about, unit, value, Source::Measured);
+        let found = Metric::new(metric, about, unit, value, Source::Measured);
         self.0.insert(metric.name.to_owned(), found);
     }
 
@@ -151,7 +151,7 @@ impl Metrics {
 pub fn work(amount: f64, base: Base, phrase: &str) -> Work {
     Work {
         amount,
-        unit: Unit::of(base),
+        unit: Unit::from_base(base),
         phrase: phrase.to_owned(),
     }
 }

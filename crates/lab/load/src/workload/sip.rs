@@ -20,10 +20,10 @@ pub struct Sip;
 pub const KIND: &str = "sip";
 
 const SERVER: &[Program] = &[
-    Program::of("kamailio", "kamailio"),
-    Program::of("sipp", "sip-tester"),
+    Program::new("kamailio", "kamailio"),
+    Program::new("sipp", "sip-tester"),
 ];
-const CLIENT: &[Program] = &[Program::of("sipp", "sip-tester")];
+const CLIENT: &[Program] = &[Program::new("sipp", "sip-tester")];
 /// By RFC 3261; Kamailio listens on TCP too, which is how the lab sees that it is up.
 const PORT: u16 = 5060;
 const RATE: Parameter = Parameter::new("load.rate", Domain::Number(0.1, 1e5), "20")
@@ -170,7 +170,7 @@ static ABOUT: About = About {
     target_programs: SERVER,
     client_programs: CLIENT,
     packages: &["kamailio", "sip-tester"],
-    level: Some(LoadLevel::of(&RATE, OP_RATE, 1.0, "calls begun")),
+    level: Some(LoadLevel::new(&RATE, OP_RATE, 1.0, "calls begun")),
     ..About::NONE
 };
 

@@ -148,7 +148,7 @@ fn nonsense(result: &WorkloadResult) -> Option<String> {
     for (name, metric) in &result.metrics {
         let Quantity { value, unit } = metric.quantity;
         // A message may be sent again more than once.
-        let is_part = unit == Unit::of(Base::Percent) && name != "retransmissions";
+        let is_part = unit == Unit::from_base(Base::Percent) && name != "retransmissions";
         if !is_amount(value) || is_part && value > 100.0 {
             return Some(format!("{name} is {value}"));
         }

@@ -30,7 +30,7 @@ pub(super) struct Slowdown {
 
 impl Slowdown {
     /// The slowdown of a trial; one without frequencies or work is at the highest frequency.
-    pub fn of(trial: &Trial, watts: &[AtFrequency]) -> Self {
+    pub fn from_trial(trial: &Trial, watts: &[AtFrequency]) -> Self {
         let busy = trial.metrics.iter();
         let busy: BTreeMap<u64, f64> = busy
             .filter_map(|(name, metric)| Some((busy_mhz(name)?, metric.quantity.value)))
@@ -93,7 +93,7 @@ mod tests {
                 ("frequency.1000_mhz", 1.0),
             ],
         );
-        let slowdown = Slowdown::of(&trial, &WATTS);
+        let slowdown = Slowdown::from_trial(&trial, &WATTS);
         assert_eq!((slowdown.pace, slowdown.price), (0.5, 0.5));
     }
 
@@ -107,7 +107,7 @@ mod tests {
             ],
         );
         // The cycles at both frequencies are equal. They take 0.3 s, and 0.2 s at the highest frequency.
-        let slowdown = Slowdown::of(&trial, &WATTS);
+        let slowdown = Slowdown::from_trial(&trial, &WATTS);
         assert!((slowdown.pace - 2.0 / 3.0).abs() < 1e-12);
         assert!((slowdown.price - 0.75).abs() < 1e-12);
     }
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_trial_without_frequencies_or_work_is_as_it_was() {
         for metrics in [&[][..], &[("frequency.1000_mhz.busy", 0.0)]] {
-            let slowdown = Slowdown::of(&trial("vm", metrics), &WATTS);
+            let slowdown = Slowdown::from_trial(&trial("vm", metrics), &WATTS);
             assert_eq!((slowdown.pace, slowdown.price), (1.0, 1.0));
         }
     }
@@ -129,7 +129,7 @@ mod tests {
                 ("frequency.1500_mhz.busy", 0.1),
             ],
         );
-        let slowdown = Slowdown::of(&trial, &WATTS);
+        let slowdown = Slowdown::from_trial(&trial, &WATTS);
         assert_eq!(slowdown.unknown, [1500]);
         assert_eq!(slowdown.price, 1.0);
     }

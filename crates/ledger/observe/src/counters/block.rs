@@ -121,7 +121,7 @@ mod tests {
         let mut devices = BlockDevices::open(&Owner::Target, root.path(), &names).unwrap();
         let mut readings = Readings::default();
         devices.read(Nanoseconds(0), &mut readings).unwrap();
-        let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+        let snapshot = Snapshot::from_readings(Nanoseconds(0), &readings);
         let value = |metric| snapshot.get(&Owner::Target, metric).unwrap().value;
         assert_eq!(value(counter::BLOCK_READ_REQUESTS), 10.0);
         assert_eq!(value(counter::BLOCK_READ_BYTES), 40_960.0);

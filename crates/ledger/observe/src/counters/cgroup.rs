@@ -111,7 +111,7 @@ mod tests {
     fn read(group: &mut ControlGroup) -> Snapshot {
         let mut readings = Readings::default();
         group.read(Nanoseconds(0), &mut readings).unwrap();
-        Snapshot::of(Nanoseconds(0), &readings)
+        Snapshot::from_readings(Nanoseconds(0), &readings)
     }
 
     fn value(snapshot: &Snapshot, metric: &str) -> Option<f64> {

@@ -108,7 +108,7 @@ mod tests {
         let mut readings = Readings::default();
         let mut total = || {
             children.read(Nanoseconds(0), &mut readings).unwrap();
-            let now = Snapshot::of(Nanoseconds(0), &readings);
+            let now = Snapshot::from_readings(Nanoseconds(0), &readings);
             now.get(&Owner::Client, counter::CPU_TOTAL).unwrap().value / 1e9
         };
         let before = total();

@@ -92,7 +92,7 @@ impl CpuTime {
         let before = self.mark;
         let span = now.saturating_since(before.at);
         let most = most_cpu_time(span, processors.max(before.processors));
-        let pair = [CpuState::Idle, CpuState::Iowait].map(|state| raw.of(state).0);
+        let pair = [CpuState::Idle, CpuState::Iowait].map(|state| raw.in_state(state).0);
         let pair = self.unused.advance_within(pair, most);
         findings.note(path, "idle and iowait time", pair);
         let mut mark = CpuMark {
@@ -105,7 +105,7 @@ impl CpuTime {
         let mut unused_is_exact = pair.is_exact() && !came_or_went;
         let mut busy_is_exact = true;
         for (counter, (time, name)) in self.counters.iter_mut().zip(CpuState::ALL) {
-            let raw = raw.of(time).0;
+            let raw = raw.in_state(time).0;
             let change = match time {
                 CpuState::Idle | CpuState::Iowait => shift(counter, raw, pair),
                 _ => counter.advance_within(raw, most),

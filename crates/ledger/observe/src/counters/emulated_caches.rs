@@ -40,7 +40,7 @@ impl EmulatedCaches {
         let processors = processors(cpuid(SIGNATURE_SUBLEAF))?;
         Some(Self {
             processors,
-            start: Counts::of(processors, cpuid),
+            start: Counts::new(processors, cpuid),
             columns: [counter::HW_LLC_REFERENCES, counter::HW_LLC_MISSES]
                 .map(|metric| Column::counter(&Owner::Host, metric)),
         })
@@ -48,7 +48,7 @@ impl EmulatedCaches {
 }
 
 impl Counts {
-    fn of(processors: u32, read: impl Fn(u32) -> [u32; 4]) -> Self {
+    fn new(processors: u32, read: impl Fn(u32) -> [u32; 4]) -> Self {
         let none = Self {
             references: 0,
             misses: 0,
@@ -69,7 +69,7 @@ impl Instrument for EmulatedCaches {
     }
 
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        let now = Counts::of(self.processors, cpuid);
+        let now = Counts::new(self.processors, cpuid);
         let gains = [
             now.references.wrapping_sub(self.start.references),
             now.misses.wrapping_sub(self.start.misses),
@@ -136,6 +136,6 @@ mod tests {
             references: (2 << 32) + 11,
             misses: (1 << 32) + 23,
         };
-        assert_eq!(Counts::of(2, read), expected);
+        assert_eq!(Counts::new(2, read), expected);
     }
 }

@@ -99,7 +99,7 @@ impl Instrument for Frequencies {
             let column = self
                 .columns
                 .entry(khz)
-                .or_insert_with(|| Column::counter(&Owner::Host, counter::CPU_AT.of(khz)));
+                .or_insert_with(|| Column::counter(&Owner::Host, counter::CPU_AT.fill(khz)));
             column.record_count(time, into);
         }
         findings.end()
@@ -123,10 +123,10 @@ mod tests {
 
     fn seconds(frequencies: &mut Frequencies, readings: &mut Readings) -> [f64; 2] {
         frequencies.read(Nanoseconds(0), readings).unwrap();
-        let snapshot = Snapshot::of(Nanoseconds(0), readings);
+        let snapshot = Snapshot::from_readings(Nanoseconds(0), readings);
         let of = |khz| {
             snapshot
-                .get(&Owner::Host, &counter::CPU_AT.of(khz))
+                .get(&Owner::Host, &counter::CPU_AT.fill(khz))
                 .unwrap()
                 .value
         };

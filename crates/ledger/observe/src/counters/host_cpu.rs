@@ -184,7 +184,7 @@ impl HostCpu {
         let position = position.unwrap_or_else(|| {
             self.cpus.push(Processor {
                 number,
-                busy: Column::counter(OWNER, counter::CPU_BUSY_OF.of(number)),
+                busy: Column::counter(OWNER, counter::CPU_BUSY_OF.fill(number)),
                 counters: std::array::from_fn(|_| Counter::new(Rule::TIME)),
                 total: times.sum(&CpuState::BUSY).0.min(MOST_AT_FIRST),
                 seen: self.passes,
@@ -194,7 +194,7 @@ impl HostCpu {
         if let Some(processor) = self.cpus.get_mut(position) {
             // The line of the whole host reports changes that left something uncounted.
             for (counter, state) in processor.counters.iter_mut().zip(CpuState::BUSY) {
-                let gain = counter.advance_within(times.of(state).0, most).gain();
+                let gain = counter.advance_within(times.in_state(state).0, most).gain();
                 processor.total = processor.total.saturating_add(gain);
             }
             processor.seen = self.passes;
@@ -282,7 +282,7 @@ mod tests {
     fn snapshot(host: &mut HostCpu, readings: &mut Readings) -> Snapshot {
         readings.clear_values();
         host.read(Nanoseconds(0), readings).unwrap();
-        Snapshot::of(Nanoseconds(0), readings)
+        Snapshot::from_readings(Nanoseconds(0), readings)
     }
 
     fn tree(stat: &str) -> tempfile::TempDir {
@@ -343,7 +343,7 @@ mod tests {
             let now = Nanoseconds(second * 1_000_000_000);
             readings.clear_values();
             let _ = host.read(now, &mut readings);
-            Snapshot::of(now, &readings)
+            Snapshot::from_readings(now, &readings)
                 .get(&Owner::Host, metric)
                 .unwrap()
                 .value
@@ -408,7 +408,7 @@ mod tests {
             fs::write(root.path().join("stat"), stat).unwrap();
             readings.clear_values();
             let _ = host.read(Nanoseconds(second * 1_000_000_000), &mut readings);
-            let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+            let snapshot = Snapshot::from_readings(Nanoseconds(0), &readings);
             seen.push(
                 snapshot
                     .get(&Owner::Host, "cpu.3.busy_ns")
@@ -469,7 +469,7 @@ mod tests {
         }
         readings.clear_values();
         let _ = host.read(Nanoseconds::from(start.elapsed()), &mut readings);
-        let after = Snapshot::of(Nanoseconds(0), &readings);
+        let after = Snapshot::from_readings(Nanoseconds(0), &readings);
         let step = |metric| after.since(&before, &Owner::Host, metric).unwrap().value;
         assert!(
             step(counter::CPU_BUSY) > 0.0,

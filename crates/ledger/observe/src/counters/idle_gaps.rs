@@ -232,7 +232,7 @@ mod tests {
             readings.clear_values();
             let now = SystemClock.now();
             gaps.read(now, &mut readings).unwrap();
-            let snapshot = Snapshot::of(now, &readings);
+            let snapshot = Snapshot::from_readings(now, &readings);
             let mut idle = BTreeMap::new();
             for (series, time) in snapshot.iter() {
                 if let Some((cpu, _)) =

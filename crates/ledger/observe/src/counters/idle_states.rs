@@ -103,7 +103,7 @@ mod tests {
         let mut states = IdleStates::open(root.path()).unwrap().unwrap();
         let mut readings = Readings::default();
         states.read(Nanoseconds(0), &mut readings).unwrap();
-        let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+        let snapshot = Snapshot::from_readings(Nanoseconds(0), &readings);
         for (cpu, name, nanoseconds) in [
             (0, "POLL", 7e3),
             (0, "C1_ACPI", 2.5e9),

@@ -20,7 +20,7 @@ pub fn interrupts(proc: &Path) -> Result<CpuTable, ObserveError> {
         proc,
         "interrupts",
         counter::INTERRUPTS_TOTAL,
-        |part| counter::INTERRUPTS.of(part),
+        |part| counter::INTERRUPTS.fill(part),
         source,
         is_interrupt,
     )
@@ -96,13 +96,13 @@ mod tests {
     fn snapshot(interrupts: &mut CpuTable, readings: &mut Readings) -> Snapshot {
         readings.clear_values();
         interrupts.read(Nanoseconds(0), readings).unwrap();
-        Snapshot::of(Nanoseconds(0), readings)
+        Snapshot::from_readings(Nanoseconds(0), readings)
     }
 
     fn value(snapshot: &Snapshot, source: &str) -> Option<f64> {
         Some(
             snapshot
-                .get(&Owner::Host, &counter::INTERRUPTS.of(source))?
+                .get(&Owner::Host, &counter::INTERRUPTS.fill(source))?
                 .value,
         )
     }
@@ -147,7 +147,7 @@ mod tests {
         readings.clear_values();
         let error = interrupts.read(Nanoseconds(0), &mut readings).unwrap_err();
         assert!(error.to_string().contains("started anew"), "{error}");
-        let after = Snapshot::of(Nanoseconds(0), &readings);
+        let after = Snapshot::from_readings(Nanoseconds(0), &readings);
         let step = |metric: &str| after.since(&before, &Owner::Host, metric).unwrap().value;
         assert_eq!(step("interrupts.virtio3-input_0.42"), 3.0);
         assert_eq!(step("interrupts.ACPI:Ged"), 0.0);

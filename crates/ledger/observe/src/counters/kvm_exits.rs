@@ -157,9 +157,9 @@ impl KvmExits {
             total: column(counter::KVM_EXITS.to_owned()),
             reasons: reasons
                 .iter()
-                .map(|(_, name)| column(counter::KVM_EXITS_FOR.of(name)))
+                .map(|(_, name)| column(counter::KVM_EXITS_FOR.fill(name)))
                 .collect(),
-            other: column(counter::KVM_EXITS_FOR.of("other")),
+            other: column(counter::KVM_EXITS_FOR.fill("other")),
         })
     }
 
@@ -363,7 +363,7 @@ mod tests {
         let mut snapshot = || {
             readings.clear_values();
             exits.read(Nanoseconds(0), &mut readings).unwrap();
-            Snapshot::of(Nanoseconds(0), &readings)
+            Snapshot::from_readings(Nanoseconds(0), &readings)
         };
         let before = snapshot();
         if let Err(error) = run_guest(1000) {

@@ -155,7 +155,7 @@ mod tests {
     fn read(devices: &mut NetDevices, readings: &mut Readings) -> Snapshot {
         readings.clear_values();
         devices.read(Nanoseconds(0), readings).unwrap();
-        Snapshot::of(Nanoseconds(0), readings)
+        Snapshot::from_readings(Nanoseconds(0), readings)
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
             error.to_string().contains("net.rx_bytes of tap0"),
             "{error}"
         );
-        let after = Snapshot::of(Nanoseconds(0), &readings);
+        let after = Snapshot::from_readings(Nanoseconds(0), &readings);
         let step = after
             .since(&before, &Owner::Target, counter::NET_RX_BYTES)
             .unwrap();

@@ -16,7 +16,7 @@ pub fn softirqs(proc: &Path) -> Result<CpuTable, ObserveError> {
         proc,
         "softirqs",
         counter::SOFTIRQS_TOTAL,
-        |part| counter::SOFTIRQS.of(part),
+        |part| counter::SOFTIRQS.fill(part),
         |row| metric_part(row.label),
         |_| true,
     )
@@ -37,7 +37,7 @@ mod tests {
         let mut softirqs = softirqs(root.path()).unwrap();
         let mut readings = Readings::default();
         softirqs.read(Nanoseconds(0), &mut readings).unwrap();
-        let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+        let snapshot = Snapshot::from_readings(Nanoseconds(0), &readings);
         assert_eq!(
             snapshot.get(&Owner::Host, "softirqs.NET_RX").unwrap().value,
             42.0
@@ -56,7 +56,7 @@ mod tests {
         let mut softirqs = softirqs(Path::new("/proc")).unwrap();
         let mut readings = Readings::default();
         softirqs.read(Nanoseconds(0), &mut readings).unwrap();
-        let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+        let snapshot = Snapshot::from_readings(Nanoseconds(0), &readings);
         assert!(snapshot.get(&Owner::Host, "softirqs.TIMER").is_some());
     }
 }

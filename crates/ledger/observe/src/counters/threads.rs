@@ -152,7 +152,7 @@ impl VmmThreads {
                 (Stage::Emulator, column(counter::CPU_EMULATOR)),
             ],
             switches: ROLES
-                .map(|role| Column::counter(owner, counter::CONTEXT_SWITCHES_OF.of(role.name()))),
+                .map(|role| Column::counter(owner, counter::CONTEXT_SWITCHES_OF.fill(role.name()))),
             vcpu_wait: column(counter::CPU_VCPU_WAIT),
             total: (subject.cgroups.is_empty()).then(|| column(counter::CPU_TOTAL)),
         };

@@ -87,7 +87,7 @@ impl Instrument for XenDomain {
             return findings.end();
         };
         for number in vcpus.len()..times.vcpus.len() {
-            let metric = counter::CPU_DOMAIN_VCPU.of(number);
+            let metric = counter::CPU_DOMAIN_VCPU.fill(number);
             vcpus.push(GuardedColumn::new(&self.owner, metric, Rule::TIME));
         }
         for (column, time) in vcpus.iter_mut().zip(&times.vcpus) {
@@ -477,7 +477,7 @@ mod tests {
             .unwrap();
         let mut readings = Readings::default();
         rings.read(Nanoseconds(0), &mut readings).unwrap();
-        let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+        let snapshot = Snapshot::from_readings(Nanoseconds(0), &readings);
         let value = |metric| snapshot.get(&Owner::Target, metric).unwrap().value;
         assert_eq!(value(counter::VBD_READ_REQUESTS), 15.0);
         assert_eq!(value(counter::VBD_READ_BYTES), 88.0 * 512.0);

@@ -73,7 +73,7 @@ fn print(watch: &mut Watch, options: &TopOptions, stop: &AtomicBool) -> Result<(
         left = left.map(|left| left - 1);
         let mut snapshot = watch.pass()?;
         add_notes(&mut snapshot, watch);
-        let rates = Rates::of(&snapshot, options.sort);
+        let rates = Rates::from_snapshot(&snapshot, options.sort);
         if options.json {
             let line = serde_json::to_string(&rates).map_err(io::Error::from)?;
             writeln!(out, "{line}")?;
@@ -224,7 +224,7 @@ impl Interactive {
         self.view.height = Some(self.size.1);
         let last = self.shown.guests.len().saturating_sub(self.view.room());
         self.view.skipped = self.view.skipped.min(last);
-        let rates = Rates::of(&self.shown, self.view.sort);
+        let rates = Rates::from_snapshot(&self.shown, self.view.sort);
         self.screen.show(&frame(&table::lines(&rates, &self.view)))
     }
 }

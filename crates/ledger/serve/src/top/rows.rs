@@ -74,7 +74,7 @@ pub struct StagePercents {
 }
 
 impl StagePercents {
-    fn of(stages: &Stages, span: Nanoseconds) -> Self {
+    fn from_stages(stages: &Stages, span: Nanoseconds) -> Self {
         let percent = |stage| Some(percent(stages.get(stage), span));
         Self {
             vcpu: percent(Stage::Vcpu),
@@ -138,7 +138,7 @@ fn per_second(amount: f64, span: Nanoseconds) -> f64 {
 
 impl Rates {
     /// Computes the rates of a snapshot, with guests in the order of `sort`.
-    pub fn of(snapshot: &LedgerSnapshot, sort: Sort) -> Self {
+    pub fn from_snapshot(snapshot: &LedgerSnapshot, sort: Sort) -> Self {
         let ledger = &snapshot.ledger;
         let span = ledger.span;
         let watts = |joules: f64| snapshot.energy.map(|_| per_second(joules, span));
@@ -177,7 +177,7 @@ impl Rates {
                     platform: guest.platform.name(),
                     number: Some(guest.number),
                     cpu_error_percent: error(ledger.row(guest.number).and_then(|row| row.modelled)),
-                    stage_cpu_percent: StagePercents::of(stages, span),
+                    stage_cpu_percent: StagePercents::from_stages(stages, span),
                     hidden_percent: guest.hidden().map(|hidden| hidden * 100.0),
                     received_packets_per_second: rate(exchanged.received),
                     sent_packets_per_second: rate(exchanged.sent),
@@ -198,13 +198,13 @@ impl Rates {
         }
         stages.merge(&ledger.departed.stages);
         stages.add(Stage::Softirq, ledger.host_softirq);
-        all.stage_cpu_percent = StagePercents::of(&stages, span);
+        all.stage_cpu_percent = StagePercents::from_stages(&stages, span);
         sort.order(&mut guests);
         let mut rows = vec![all, host, nobody];
         let departed = &ledger.departed;
         if departed.stages.total().0 > 0 {
             rows.push(Row {
-                stage_cpu_percent: StagePercents::of(&departed.stages, span),
+                stage_cpu_percent: StagePercents::from_stages(&departed.stages, span),
                 ..plain(
                     Party::Departed,
                     "departed",
@@ -363,7 +363,7 @@ mod tests {
         host.start(1);
         host.start(2);
         host.depart(50_000_000);
-        let rates = Rates::of(&host.pass(200_000_000), Sort::default());
+        let rates = Rates::from_snapshot(&host.pass(200_000_000), Sort::default());
         let of = |party| rates.rows.iter().filter(move |row| row.party == party);
         let all = of(Party::All).next().unwrap();
         let departed = of(Party::Departed).next().unwrap();
@@ -388,7 +388,7 @@ mod tests {
         snapshot.guests[1].used.exchanges.exits = Some(7);
         snapshot.guests[2].used.exchanges.exits = Some(9);
         let names = |key, reversed| -> Vec<String> {
-            let rates = Rates::of(&snapshot, Sort { key, reversed });
+            let rates = Rates::from_snapshot(&snapshot, Sort { key, reversed });
             rates.rows.into_iter().skip(3).map(|row| row.name).collect()
         };
         assert_eq!(names(Key::Exits, false), ["guest-3", "guest-2", "guest-1"]);

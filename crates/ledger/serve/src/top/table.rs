@@ -315,7 +315,7 @@ mod tests {
     }
 
     fn rates(host: &mut Host, time: u64) -> Rates {
-        Rates::of(&host.pass(time), Sort::default())
+        Rates::from_snapshot(&host.pass(time), Sort::default())
     }
 
     #[test]

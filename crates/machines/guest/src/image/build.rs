@@ -477,7 +477,7 @@ const BYTES_OF_INODE: u64 = 16384;
 
 /// Packs the tree into a raw ext4 image.
 pub(super) fn pack(root: &Path, image: &Path, log: &Path) -> Result<(), HostError> {
-    let tree = Extent::of(root)?;
+    let tree = Extent::in_directory(root)?;
     let size = tree.bytes + (HEADROOM_MIB << 20);
     // An eighth more for the file system's own structures.
     let mib = (size + size / 8).div_ceil(1 << 20);
@@ -519,7 +519,7 @@ struct Extent {
 }
 
 impl Extent {
-    fn of(dir: &Path) -> Result<Self, HostError> {
+    fn in_directory(dir: &Path) -> Result<Self, HostError> {
         let mut total = Self {
             bytes: 4096,
             entries: 1,
@@ -531,7 +531,7 @@ impl Extent {
                 .symlink_metadata()
                 .map_err(HostError::file("read", &path))?;
             let inside = if metadata.is_dir() {
-                Self::of(&path)?
+                Self::in_directory(&path)?
             } else {
                 Self {
                     bytes: metadata.len().next_multiple_of(4096),
@@ -567,7 +567,7 @@ mod tests {
                 fs::write(directory.join(file.to_string()), "").unwrap();
             }
         }
-        assert_eq!(Extent::of(&root).unwrap().entries, 100 * 1001 + 1);
+        assert_eq!(Extent::in_directory(&root).unwrap().entries, 100 * 1001 + 1);
         let log = folder.path().join("log");
         let packed = pack(&root, &folder.path().join("root.ext4"), &log);
         packed.unwrap_or_else(|cause| panic!("{cause}: {}", fs::read_to_string(log).unwrap()));

@@ -20,7 +20,7 @@ pub struct TargetProcess {
 
 impl TargetProcess {
     /// A process by its `stat`, with its start time in ticks; `None` for a thread of the kernel and for one that has ended.
-    pub(super) fn of(stat: ProcessStat<'_>) -> Option<(u64, Self)> {
+    pub(super) fn from_stat(stat: ProcessStat<'_>) -> Option<(u64, Self)> {
         if stat.is_kernel_thread() || stat.is_over() {
             return None;
         }
@@ -66,7 +66,7 @@ impl TargetProcesses {
         let own = lines.next().and_then(number);
         let process = |line: &[u8]| {
             let pid = number(line.split(|byte| *byte == b' ').next()?)?;
-            let (started, process) = TargetProcess::of(ProcessStat::parse(line)?)?;
+            let (started, process) = TargetProcess::from_stat(ProcessStat::parse(line)?)?;
             (Some(pid) != own).then_some(((pid, started), process))
         };
         Self {

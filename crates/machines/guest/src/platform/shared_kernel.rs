@@ -207,7 +207,8 @@ impl Target for SharedKernelTarget {
             ..TargetProcesses::default()
         };
         for (pid, place) in self.entry.processes() {
-            let Some((started, process)) = Process::new(&proc, pid).stat(TargetProcess::of) else {
+            let Some((started, process)) = Process::new(&proc, pid).stat(TargetProcess::from_stat)
+            else {
                 continue;
             };
             match place {

@@ -71,7 +71,11 @@ pub enum Place {
 impl Place {
     /// The place of a process with these groups (`/proc/PID/cgroup`), where the cell `names.0` has groups in `hierarchies`
     /// hierarchies, those of the guest by the name `names.1`. `None` for a process of another part of the cell.
-    fn of(groups: &[u8], hierarchies: usize, names: &(OsString, OsString)) -> Option<Self> {
+    fn from_groups(
+        groups: &[u8],
+        hierarchies: usize,
+        names: &(OsString, OsString),
+    ) -> Option<Self> {
         let (mut in_cell, mut in_guest) = (0, 0);
         for group in memberships(groups) {
             let mut parts = group.path.iter().skip_while(|part| *part != names.0);
@@ -116,7 +120,7 @@ impl Entry {
         let others = all.map(|(pid, _)| pid).filter(|pid| *pid != 1);
         let placed = others.filter_map(|pid| {
             let groups = vtax_kernel::read(proc.join(pid.to_string()).join("cgroup")).ok()?;
-            Some((pid, Place::of(&groups, folders.len(), &place)?))
+            Some((pid, Place::from_groups(&groups, folders.len(), &place)?))
         });
         placed.collect()
     }
@@ -218,7 +222,7 @@ mod tests {
     #[test]
     fn a_process_that_has_left_the_group_of_one_hierarchy_has_escaped() {
         let names = ("vtax-a-1-0".into(), "target".into());
-        let place = |text: &str| Place::of(text.as_bytes(), 2, &names);
+        let place = |text: &str| Place::from_groups(text.as_bytes(), 2, &names);
         let inside = "9:cpu,cpuacct:/x/vtax-a-1-0/target\n3:name=systemd:/y\n0::/vtax-a-1-0/target/runtime\n";
         assert_eq!(place(inside), Some(Place::Guest));
         let client = "9:cpu,cpuacct:/x/vtax-a-1-0/client\n0::/vtax-a-1-0/client\n";

@@ -224,7 +224,7 @@ impl<'a> Seat<'a> {
     pub fn client(&self) -> Client {
         let owner = match self.entry.seat {
             0 => Owner::Client,
-            _ => Owner::Client.of(&self.owner()),
+            _ => Owner::Client.on_machine_of(&self.owner()),
         };
         let space = if self.config.is_outside {
             Space::Outside

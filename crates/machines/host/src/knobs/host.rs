@@ -3,7 +3,7 @@
 //! before a new one is written, and every write is read back.
 
 use super::assignment::Assignment;
-use super::{Place, TABLE, of};
+use super::{Place, TABLE, by_key};
 use crate::facts::chosen;
 use crate::journal::Journal;
 use crate::roots::text;
@@ -26,7 +26,7 @@ pub fn parameters() -> impl Iterator<Item = &'static Parameter> + Clone {
 /// The first setting that this host does not support, with the values that it does.
 pub fn check(settings: &Settings, sys: &Path) -> Result<(), HostError> {
     let mut keys = settings.0.keys();
-    if let Some(key) = keys.find(|key| key.starts_with("host.") && of(key).is_none()) {
+    if let Some(key) = keys.find(|key| key.starts_with("host.") && by_key(key).is_none()) {
         let known: Vec<&str> = parameters().map(|parameter| parameter.key).collect();
         return Err(HostError::Setting(format!(
             "{key} is not a setting of the host; there are: {}",

@@ -283,7 +283,7 @@ pub static TABLE: &[Knob] = &[
 ];
 
 /// The knob of a key.
-pub fn of(key: &str) -> Option<&'static Knob> {
+pub fn by_key(key: &str) -> Option<&'static Knob> {
     TABLE.iter().find(|knob| knob.parameter.key == key)
 }
 

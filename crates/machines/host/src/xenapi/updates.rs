@@ -47,19 +47,21 @@ impl Updates {
         let (meta, data) = text
             .split_once("<data")
             .ok_or(UpdatesError::Lacks("<data>"))?;
-        let step = of(meta, "step").next().and_then(|step| step.parse().ok());
+        let step = contents(meta, "step")
+            .next()
+            .and_then(|step| step.parse().ok());
         let step = step.filter(|step| (1..=86_400).contains(step));
         let step = step.ok_or(UpdatesError::Lacks("<step> of seconds"))?;
-        let legend: Vec<String> = of(meta, "entry").map(str::to_owned).collect();
+        let legend: Vec<String> = contents(meta, "entry").map(str::to_owned).collect();
         let mut rows = Vec::new();
-        for row in of(data, "row") {
-            let at = of(row, "t").next().and_then(|at| at.parse().ok());
+        for row in contents(data, "row") {
+            let at = contents(row, "t").next().and_then(|at| at.parse().ok());
             let at: u64 = at.ok_or(UpdatesError::Timeless)?;
             let value = |text: &str| {
                 let value = text.parse::<f64>();
                 value.map_err(|_| UpdatesError::NotANumber(text.to_owned()))
             };
-            let values: Vec<f64> = of(row, "v").map(value).collect::<Result<_, _>>()?;
+            let values: Vec<f64> = contents(row, "v").map(value).collect::<Result<_, _>>()?;
             if values.len() != legend.len() {
                 let (values, columns) = (values.len(), legend.len());
                 return Err(UpdatesError::Row { values, columns });
@@ -83,7 +85,7 @@ impl Updates {
 }
 
 /// The contents of the elements of a name, in order.
-fn of<'a>(text: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+fn contents<'a>(text: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let mut rest = text;
     std::iter::from_fn(move || {

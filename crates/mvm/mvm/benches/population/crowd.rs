@@ -207,5 +207,5 @@ fn requests(address: SocketAddr, count: u32) -> Result<()> {
 /// Steal time of this machine's processors, in seconds.
 fn stolen_time() -> f64 {
     let stat = HostStat::read(Path::new("/proc")).unwrap_or_default();
-    stat.times.of(CpuState::Steal).as_secs_f64()
+    stat.times.in_state(CpuState::Steal).as_secs_f64()
 }

@@ -20,7 +20,7 @@ pub enum Target {
 impl Target {
     /// The target of `request`.
     #[must_use]
-    pub fn of(request: &Request<'_>) -> Self {
+    pub fn from_request(request: &Request<'_>) -> Self {
         match request.method {
             Method::Get => target(request.target),
             Method::Head => Self::Refused(405, "only GET is answered"),
@@ -71,7 +71,7 @@ mod tests {
 
     fn target(text: &str) -> Target {
         match vtax_http::parse(text.as_bytes()) {
-            Parsed::Request(request) => Target::of(&request),
+            Parsed::Request(request) => Target::from_request(&request),
             other => panic!("{other:?}"),
         }
     }

@@ -124,7 +124,7 @@ impl Router {
 }
 
 fn respond(route: &dyn Route, upstreams: &Upstreams, request: &Request<'_>) -> Response {
-    let (status, body) = match Target::of(request) {
+    let (status, body) = match Target::from_request(request) {
         Target::Refused(status, why) => return Response::text(status, why),
         Target::Status => (200, route.status().into_bytes()),
         Target::Guest(guest, line) => match route.socket(guest) {

@@ -25,7 +25,7 @@ pub fn pack(slot: &mut Slot, devices: &Devices, reset: &Reset) -> Result<Box<[u8
     };
     writer.compare(processor.as_bytes(), reset.processor.as_bytes(), |_, _| {});
     writer.compare(
-        PlainDevices::of(devices).as_bytes(),
+        PlainDevices::from_devices(devices).as_bytes(),
         &reset.devices,
         |_, _| {},
     );

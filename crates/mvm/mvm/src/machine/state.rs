@@ -119,7 +119,7 @@ pub(super) struct PlainDevices {
 }
 
 impl PlainDevices {
-    pub(super) fn of(devices: &Devices) -> Self {
+    pub(super) fn from_devices(devices: &Devices) -> Self {
         let mut uart = [0; 8];
         uart.copy_from_slice(devices.uart.registers.as_bytes());
         Self {
@@ -152,7 +152,9 @@ impl Reset {
         lay_image(&mut memory, image);
         Self {
             processor,
-            devices: PlainDevices::of(&Devices::default()).as_bytes().to_vec(),
+            devices: PlainDevices::from_devices(&Devices::default())
+                .as_bytes()
+                .to_vec(),
             memory,
         }
     }

@@ -75,10 +75,10 @@ impl Capacity {
             .ok()
             .and_then(|text| text.trim().parse().ok())
             .unwrap_or(65_530);
-        Self::of(hard, mappings)
+        Self::new(hard, mappings)
     }
 
-    fn of(descriptors: u64, mappings: u64) -> Self {
+    fn new(descriptors: u64, mappings: u64) -> Self {
         let fit = |limit: u64| limit.saturating_sub(RESERVE) / PER_GUEST;
         let (guests, limit) = if fit(descriptors) <= fit(mappings) {
             (fit(descriptors), Limit::Descriptors(descriptors))
@@ -107,14 +107,17 @@ mod tests {
     #[test]
     fn the_limit_that_binds_is_named() {
         assert_eq!(
-            Capacity::of(20_000, 65_530),
+            Capacity::new(20_000, 65_530),
             Capacity {
                 guests: 19_488,
                 limit: Limit::Descriptors(20_000)
             }
         );
-        assert_eq!(Capacity::of(1 << 20, 65_530).guests, 65_018);
-        assert_eq!(Capacity::of(1 << 20, 65_530).limit, Limit::Mappings(65_530));
-        assert_eq!(Capacity::of(100, 65_530).guests, 0);
+        assert_eq!(Capacity::new(1 << 20, 65_530).guests, 65_018);
+        assert_eq!(
+            Capacity::new(1 << 20, 65_530).limit,
+            Limit::Mappings(65_530)
+        );
+        assert_eq!(Capacity::new(100, 65_530).guests, 0);
     }
 }

@@ -442,7 +442,7 @@ impl Bench {
 /// The steal time of all processors so far; zero where the kernel does not report it.
 fn stolen() -> Duration {
     let stat = HostStat::read(Path::new("/proc")).unwrap_or_default();
-    Duration::from_nanos(stat.times.of(CpuState::Steal).0)
+    Duration::from_nanos(stat.times.in_state(CpuState::Steal).0)
 }
 
 fn poisson(kpps: u32) -> Arrivals {

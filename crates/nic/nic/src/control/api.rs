@@ -365,7 +365,7 @@ pub fn ask(workers: &[MailboxSender], request: &Request) -> Result<Vec<Report>, 
 
 impl Response {
     /// A success.
-    pub fn of(reports: Vec<Report>) -> Self {
+    pub fn from_reports(reports: Vec<Report>) -> Self {
         let mut response = Self {
             ok: true,
             error: None,
@@ -387,7 +387,7 @@ impl Response {
         Self {
             ok: false,
             error: Some(error.to_string()),
-            ..Self::of(Vec::new())
+            ..Self::from_reports(Vec::new())
         }
     }
 

@@ -133,14 +133,14 @@ impl LeaseManager {
             Some(lease) => (AskedBy::Lease, lease.hold_us),
             None => (AskedBy::Default, self.policy.default_us),
         };
-        (by, Bound::of(Nanos::from_micros(us)))
+        (by, Bound::from_budget(Nanos::from_micros(us)))
     }
 
     /// The bound of a queue's holds at `now`. Receive queues have even numbers.
     pub fn bound(&mut self, now: Nanos, queue: usize) -> Bound {
         let (_, asked) = self.asked(now, queue);
         if let Some(fixed) = self.policy.override_us {
-            return Bound::of(Nanos::from_micros(fixed));
+            return Bound::from_budget(Nanos::from_micros(fixed));
         }
         let half = Half::of_queue(queue);
         Bound {

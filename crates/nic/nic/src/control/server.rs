@@ -104,7 +104,7 @@ fn metrics(request: &http::Request<'_>, workers: &Mutex<Vec<MailboxSender>>) -> 
         Ok(reports) => http::Response {
             status: 200,
             content_type: Format::Text.content_type(),
-            body: prometheus::text(&Response::of(reports).stats).into_bytes(),
+            body: prometheus::text(&Response::from_reports(reports).stats).into_bytes(),
         },
         Err(error) => http::Response::text(503, &error.to_string()),
     }
@@ -303,7 +303,7 @@ impl Client {
             });
         }
         match api::ask(workers, &request) {
-            Ok(reports) => Response::of(reports),
+            Ok(reports) => Response::from_reports(reports),
             Err(error) => {
                 self.subscription = None;
                 Response::failed(error)
@@ -319,8 +319,8 @@ impl Client {
             return;
         }
         subscription.next = now + subscription.interval;
-        let response =
-            api::ask(workers, &subscription.request).map_or_else(Response::failed, Response::of);
+        let response = api::ask(workers, &subscription.request)
+            .map_or_else(Response::failed, Response::from_reports);
         self.output.extend(response.to_line());
     }
 

@@ -38,7 +38,7 @@ pub(super) struct Layers {
 
 impl Layers {
     /// The positions in a frame whose transport header is at `transport`, according to its virtio-net header.
-    pub(super) fn of(frame: &[u8], transport: usize) -> Option<Self> {
+    pub(super) fn from_frame(frame: &[u8], transport: usize) -> Option<Self> {
         let (version, network, least) = Self::network(frame)?;
         let fits = match version {
             Version::V4 => transport == network + least,

@@ -36,7 +36,7 @@ pub struct TcpSegment {
 
 impl TcpSegment {
     /// The segment of a frame of `len` bytes. `start` is the frame, or its first [`MAX_HEADERS`] bytes.
-    pub fn of(start: &[u8], len: usize, header: NetHeader) -> Option<Self> {
+    pub fn starting_with(start: &[u8], len: usize, header: NetHeader) -> Option<Self> {
         let layers = Layers::of_tcp(start)?;
         let (at, network) = (layers.transport, layers.network);
         let packet = len.checked_sub(network)?;
@@ -205,7 +205,7 @@ mod tests {
         };
         for (frame, header) in frames {
             let start = &frame[..frame.len().min(MAX_HEADERS)];
-            let found = TcpSegment::of(start, frame.len(), *header)
+            let found = TcpSegment::starting_with(start, frame.len(), *header)
                 .filter(|found| found.is_sound(frame, &frame[found.header_len()..]));
             if let (Some(next), Some(stream), Some(last)) = (&found, &mut stream, out.last_mut())
                 && stream.goes_on(&last.0, next, frame)
@@ -289,7 +289,7 @@ mod tests {
         ) {
             frame[12..14].copy_from_slice(&kind);
             let start = &frame[..frame.len().min(MAX_HEADERS)];
-            if let Some(found) = TcpSegment::of(start, frame.len() + more, NetHeader::from_bytes(&bytes)) {
+            if let Some(found) = TcpSegment::starting_with(start, frame.len() + more, NetHeader::from_bytes(&bytes)) {
                 prop_assert!(found.header_len() <= start.len());
                 let _ = found.is_sound(start, &frame);
             }

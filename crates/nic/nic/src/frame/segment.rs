@@ -30,7 +30,7 @@ pub fn segment(
         .segmentation()
         .zip(header.checksum())
         .ok_or(Refusal::Segmentation)?;
-    let layers = Layers::of(frame, start).ok_or(Refusal::Malformed)?;
+    let layers = Layers::from_frame(frame, start).ok_or(Refusal::Malformed)?;
     match (kind, layers.version) {
         (GsoKind::Tcp4, Version::V4) | (GsoKind::Tcp6, Version::V6) => {
             tcp(frame, &layers, size, partial_checksums, scratch, send)

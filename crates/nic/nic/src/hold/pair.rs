@@ -78,7 +78,7 @@ pub struct Bound {
 
 impl Bound {
     /// A bound of time alone, without a number of packets.
-    pub fn of(budget: Nanos) -> Self {
+    pub fn from_budget(budget: Nanos) -> Self {
         Self {
             budget,
             packets: u32::MAX,
@@ -115,8 +115,8 @@ impl PairHold {
         controller.set_budget(budget);
         Self {
             controller,
-            rx_bound: Bound::of(budget),
-            tx_bound: Bound::of(budget),
+            rx_bound: Bound::from_budget(budget),
+            tx_bound: Bound::from_budget(budget),
             rx: None,
             tx: None,
         }
@@ -310,7 +310,7 @@ mod tests {
     impl PairHold {
         /// Changes the budget of both directions.
         fn set_budget(&mut self, budget: Nanos) {
-            self.set_bounds(Bound::of(budget), Bound::of(budget));
+            self.set_bounds(Bound::from_budget(budget), Bound::from_budget(budget));
         }
     }
 

@@ -34,7 +34,7 @@ struct Shares {
 
 impl Shares {
     /// The paper's implementation adds one, so that an idle slot has a share of zero.
-    fn of(sent: u64, received: u64) -> Self {
+    fn new(sent: u64, received: u64) -> Self {
         let all = (sent + received + 1) as f64;
         Self {
             sent: sent as f64 / all,
@@ -58,7 +58,7 @@ impl Paper {
         let slots = now.since(start).0 / SLOT.0;
         // From the third slot on, all are empty and alike.
         for _ in 0..slots.min(3) {
-            let current = Shares::of(self.sent, self.received);
+            let current = Shares::new(self.sent, self.received);
             self.estimate = Shares::smoothed(self.previous, current);
             self.previous = current;
             (self.sent, self.received) = (0, 0);

@@ -41,7 +41,7 @@ struct Books {
 
 impl Account {
     /// An account of `most` bytes.
-    pub fn of(most: u64) -> Self {
+    pub fn with_limit(most: u64) -> Self {
         Self {
             most,
             to_warn: AtomicBool::new(false),
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn an_account_ends_where_it_was_set_and_stays_ended() {
-        let account = Account::of(2 * PAGE);
+        let account = Account::with_limit(2 * PAGE);
         let now = Nanos::from_secs(5);
         assert!(account.take(PAGE, now) && account.take(PAGE, now));
         assert!(!account.is_overdrawn());
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn an_account_of_which_half_is_used_warns_once_until_most_of_it_has_come_back() {
-        let account = Account::of(6 * PAGE);
+        let account = Account::with_limit(6 * PAGE);
         let now = Nanos::from_secs(5);
         assert!(account.take(PAGE, now) && account.take(PAGE, now));
         assert_eq!(account.take_warning(), None);
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn front_ends_that_come_and_go_get_no_more_than_comes_back_with_time() {
-        let account = Account::of(100 * PAGE);
+        let account = Account::with_limit(100 * PAGE);
         let (start, mut populated) = (Nanos::from_secs(7), 0);
         for second in 0..3_600 {
             let now = start + Nanos::from_secs(second);
@@ -190,14 +190,14 @@ mod tests {
 
     #[test]
     fn nothing_comes_back_while_the_front_end_is_there() {
-        let account = Account::of(PAGE);
+        let account = Account::with_limit(PAGE);
         assert!(account.take(PAGE, Nanos::from_secs(1)));
         assert!(!account.take(PAGE, Nanos::from_secs(100_000)));
     }
 
     #[test]
     fn a_front_end_that_went_long_ago_leaves_the_next_all() {
-        let account = Account::of(PAGE);
+        let account = Account::with_limit(PAGE);
         assert!(account.take(PAGE, Nanos::from_secs(1)));
         account.front_end_left(Nanos::from_secs(2));
         assert!(!account.take(PAGE, Nanos::from_secs(1_802)));

@@ -400,7 +400,7 @@ mod tests {
             return eprintln!("SKIPPED: no userfaultfd: {cause}");
         }
         start_pager().unwrap();
-        let account = Arc::new(Account::of(2 * LOG_PAGE));
+        let account = Arc::new(Account::with_limit(2 * LOG_PAGE));
         let mut memory = GuestMemory::default().on_account(Some(account.clone()));
         let file = file(8 * LOG_PAGE);
         // A page that the file's owner touched first takes nothing off the account.

@@ -208,7 +208,7 @@ pub struct Guard {
 
 impl Guard {
     /// A guard, if frames are limited at all.
-    pub fn of(limits: &Limits) -> Option<Self> {
+    pub fn from_limits(limits: &Limits) -> Option<Self> {
         let own = limits.addresses.as_ref().map(|addresses| match addresses {
             Addresses::Learn => Vec::new(),
             Addresses::Only(addresses) => addresses.clone(),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     fn guard(text: &str) -> Guard {
-        Guard::of(&limits(text).unwrap()).unwrap()
+        Guard::from_limits(&limits(text).unwrap()).unwrap()
     }
 
     #[test]
@@ -327,7 +327,7 @@ mod tests {
         let learn = limits("addresses = 'learn'").unwrap();
         assert_eq!(learn.addresses, Some(Addresses::Learn));
         for nothing in ["", "memory = 4096"] {
-            assert!(Guard::of(&limits(nothing).unwrap()).is_none());
+            assert!(Guard::from_limits(&limits(nothing).unwrap()).is_none());
         }
         for wrong in [
             "addresses = 'anything'",

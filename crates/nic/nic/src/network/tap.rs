@@ -380,7 +380,7 @@ impl TapQueue {
         let mut start = [0; MAX_HEADERS];
         let known = peek(frame.segments, &mut start).min(frame.len);
         let start = &start[..known];
-        let Some(next) = TcpSegment::of(start, frame.len, frame.header) else {
+        let Some(next) = TcpSegment::starting_with(start, frame.len, frame.header) else {
             return false;
         };
         let headers = &start[..next.header_len()];

@@ -96,7 +96,7 @@ enum Mark {
 
 impl Mark {
     #[inline]
-    fn of(flags: u16, wrap: bool) -> Self {
+    fn from_flags(flags: u16, wrap: bool) -> Self {
         match (
             (flags & AVAILABLE != 0) == wrap,
             (flags & USED != 0) == wrap,
@@ -273,7 +273,7 @@ impl PackedRing {
 
     #[inline]
     fn mark(&self, at: Position) -> Mark {
-        Mark::of(flags(self.rest(at)), at.wrap)
+        Mark::from_flags(flags(self.rest(at)), at.wrap)
     }
 
     #[inline]
@@ -285,7 +285,7 @@ impl PackedRing {
     #[inline]
     fn next(&mut self) -> Option<u64> {
         let rest = self.rest(self.taken);
-        match Mark::of(flags(rest), self.taken.wrap) {
+        match Mark::from_flags(flags(rest), self.taken.wrap) {
             Mark::Available => Some(rest),
             Mark::Returned => self.next_not_returned(),
             Mark::Untouched | Mark::Beyond => None,
@@ -301,7 +301,7 @@ impl PackedRing {
         }
         for _ in 0..self.size {
             let rest = self.rest(self.taken);
-            match Mark::of(flags(rest), self.taken.wrap) {
+            match Mark::from_flags(flags(rest), self.taken.wrap) {
                 Mark::Returned => self.move_to(self.taken.after(1, self.size)),
                 Mark::Available => return Some(rest),
                 Mark::Untouched | Mark::Beyond => return None,
@@ -422,7 +422,7 @@ impl Virtqueue for PackedRing {
         let mut ahead = self.seen.since(self.taken, self.size);
         while ahead < u32::from(self.size) {
             let flags = flags(self.rest(self.seen));
-            if Mark::of(flags, self.seen.wrap) != Mark::Available {
+            if Mark::from_flags(flags, self.seen.wrap) != Mark::Available {
                 break;
             }
             let slots = if flags & NEXT == 0 {

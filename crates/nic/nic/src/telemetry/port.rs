@@ -187,9 +187,9 @@ impl PortCounters {
             budget_us: budget.as_micros(),
             frames_counted_by: CountedBy::Port,
             totals: self.totals,
-            hold_ns: Distribution::of(&self.hold),
-            rx_batch: Distribution::of(&self.rx_batch),
-            tx_batch: Distribution::of(&self.tx_batch),
+            hold_ns: Distribution::from_histogram(&self.hold),
+            rx_batch: Distribution::from_histogram(&self.rx_batch),
+            tx_batch: Distribution::from_histogram(&self.tx_batch),
         }
     }
 }
@@ -278,7 +278,7 @@ pub struct Quantiles {
 }
 
 impl Distribution {
-    fn of(histogram: &Histogram<u64>) -> Self {
+    fn from_histogram(histogram: &Histogram<u64>) -> Self {
         let mut buckets = vec![0; BUCKET_BOUNDS.len()];
         for value in histogram.iter_recorded() {
             let first = BUCKET_BOUNDS.partition_point(|bound| *bound < value.value_iterated_to());

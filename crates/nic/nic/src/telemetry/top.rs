@@ -109,7 +109,7 @@ mod tests {
         let stats = counters.snapshot("\x1bp", Mode::Adaptive, Nanos::from_micros(1_000));
         Response {
             at_ns,
-            ..Response::of(vec![Report::Stats(Box::new(stats))])
+            ..Response::from_reports(vec![Report::Stats(Box::new(stats))])
         }
     }
 

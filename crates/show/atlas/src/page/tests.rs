@@ -116,7 +116,7 @@ const ATLAS: &str = r#"
 const FIGURES: &str = "[p.x]\na = 30\nb = 45";
 
 fn made_up(one: f64, two: f64) -> (Catalogue, Ours) {
-    let catalogue = Catalogue::of(ATLAS, FIGURES).unwrap();
+    let catalogue = Catalogue::from_atlas(ATLAS, FIGURES).unwrap();
     let mut ours = Ours::default();
     for (treatment, value) in [("one", one), ("two", two)] {
         let key = Key {
@@ -184,7 +184,7 @@ fn text_of_the_catalogue_never_becomes_markup() {
         let atlas = texts.iter().fold(ATLAS.to_owned(), |atlas, text| {
             atlas.replace(&format!("\"{text}\""), &quoted)
         });
-        let catalogue = Catalogue::of(&atlas, FIGURES).unwrap();
+        let catalogue = Catalogue::from_atlas(&atlas, FIGURES).unwrap();
         let figures = catalogue.select(None).unwrap();
         skeleton(&page(
             &catalogue,
@@ -206,7 +206,7 @@ fn claims_are_judged_and_counted() {
         let (catalogue, ours) = made_up(1.0, two);
         let figures = catalogue.select(None).unwrap();
         let entries = compare(&catalogue, &figures, &ours).unwrap();
-        let score = Score::of(&entries);
+        let score = Score::from_entries(&entries);
         assert_eq!(score.claims_that_are(outcome), 1.0, "{two}");
         assert_eq!(score.figures_that_are(verdict), 1.0, "{two}");
         let page = page(&catalogue, &entries);
@@ -281,7 +281,10 @@ fn a_claim_without_numbers_is_unknown_and_a_run_without_a_row_is_named() {
     assert!(partly.contains("The stored run of made-up has no number for b."));
     let none = Ours::default();
     let entries = compare(&catalogue, &figures, &none).unwrap();
-    assert_eq!(Score::of(&entries).claims_that_are(Outcome::Unknown), 1.0);
+    assert_eq!(
+        Score::from_entries(&entries).claims_that_are(Outcome::Unknown),
+        1.0
+    );
     let nothing = page(&catalogue, &entries);
     let command =
         "measures it: <code>vtax run plans/made-up.toml --results=atlas-results/made-up</code>";
@@ -309,7 +312,7 @@ fn the_matrix_comes_first_with_a_cell_for_each_figure_and_figures_are_folded() {
 #[test]
 fn a_figure_is_measured_in_full_only_without_gaps() {
     let measured = |atlas: &str, change: fn(&mut Ours)| {
-        let catalogue = Catalogue::of(atlas, FIGURES).unwrap();
+        let catalogue = Catalogue::from_atlas(atlas, FIGURES).unwrap();
         let (_, mut ours) = made_up(1.0, 1.6);
         change(&mut ours);
         let figures = catalogue.select(None).unwrap();
@@ -336,12 +339,12 @@ fn a_figure_without_vote_has_its_reason_and_no_claim() {
         "id = \"fig-1\"",
         "id = \"fig-1\"\nuncounted = \"by construction\"",
     );
-    let catalogue = Catalogue::of(&atlas, FIGURES).unwrap();
+    let catalogue = Catalogue::from_atlas(&atlas, FIGURES).unwrap();
     let (_, ours) = made_up(1.0, 1.6);
     let figures = catalogue.select(None).unwrap();
     let entries = compare(&catalogue, &figures, &ours).unwrap();
     assert_eq!(
-        (entries[0].verdict(), Score::of(&entries)),
+        (entries[0].verdict(), Score::from_entries(&entries)),
         (None, Score::default())
     );
     assert!(page(&catalogue, &entries).contains("by construction"));
@@ -427,11 +430,11 @@ fn a_directory_of_another_plan_is_reported_and_left_out() {
         }))
         .unwrap();
         let host = serde_json::json!({});
-        vtax_results::ResultsDir::create(&folders.of(plan), &run, "", &host).unwrap();
+        vtax_results::ResultsDir::create(&folders.of_plan(plan), &run, "", &host).unwrap();
     }
     assert_eq!(
         crate::unlisted(&catalogue, &folders),
-        [folders.of("former-plan")]
+        [folders.of_plan("former-plan")]
     );
     let (ours, unusable) = gather(&catalogue, Some(&folders)).unwrap();
     assert_eq!(ours, Ours::kept().unwrap());

@@ -34,7 +34,7 @@ pub enum Certainty {
 
 impl Certainty {
     /// Certainty of the numbers of these trials, from their environment facts.
-    pub(super) fn of(trials: &[&Trial]) -> Self {
+    pub(super) fn from_trials(trials: &[&Trial]) -> Self {
         let seeds: Option<BTreeSet<u64>> = trials.iter().map(|trial| seed(trial)).collect();
         let mut seeds = seeds.unwrap_or_default().into_iter();
         match (seeds.next(), seeds.next()) {

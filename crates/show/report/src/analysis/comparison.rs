@@ -107,7 +107,7 @@ pub struct Needed {
 impl Comparison {
     /// A comparison of one metric, not yet judged. `other` is the baseline's metric, if it has one; `sampled` is the
     /// estimate from the values where these are a sample.
-    pub(crate) fn of(
+    pub(crate) fn new(
         treatment: &Treatment,
         baseline: &Treatment,
         metric: &MetricSummary,

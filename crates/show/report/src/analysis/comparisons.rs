@@ -41,7 +41,7 @@ pub(super) fn compare_with_baselines(
         for (metric, other) in summary.beside(baseline) {
             let seed = seed_of(&["tax", &own.label, &base.label, &metric.name]);
             let sampled = |other: &MetricSummary| tax_of(metric, other, block_of, seed);
-            let mut comparison = Comparison::of(own, base, metric, other, sampled);
+            let mut comparison = Comparison::new(own, base, metric, other, sampled);
             if let (None, Some(tax), Some(other)) = (&comparison.note, comparison.tax, other) {
                 let dropped = metric.values.len() + other.values.len() - 2 * tax.n;
                 if !tax.paired {

@@ -53,7 +53,7 @@ fn idle<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> {
     let phases: BTreeMap<&str, &IdlePhase> = phases
         .map(|phase| (phase.started.as_str(), phase))
         .collect();
-    let watts = Unit::of(Base::Watt);
+    let watts = Unit::from_base(Base::Watt);
     let idle = phases.values().filter_map(|phase| phase.idle_watts());
     let idle: Vec<f64> = idle.collect();
     let mut lines = Vec::new();

@@ -50,7 +50,7 @@ pub(super) fn mark<'a>(
             let declared = metric::lookup(&metric.name);
             metric.lacks_work = declared.is_some_and(metric::Metric::is_per_work);
         }
-        let shown = |seconds| Quantity::new(seconds, Unit::of(Base::Second)).to_string();
+        let shown = |seconds| Quantity::new(seconds, Unit::from_base(Base::Second)).to_string();
         lines.push(format!(
             "Each run of {workload} took {} to {}, in {}: a command that runs for a fixed time does more work where it is \
              cheaper, so nothing is claimed about its CPU time or energy for a run. Give the number that it prints as its work \

@@ -9,7 +9,7 @@ use vtax_results::stats::{self, FEWEST_PAIRS, Knee, KneeRatio, Tax, Verdict};
 use vtax_results::{Trial, offered_load};
 
 /// The knee of a trial by the offered loads of all of its levels; `None` where none was judged.
-pub(super) fn of(trial: &Trial) -> Option<(u32, Knee)> {
+pub(super) fn knee_of(trial: &Trial) -> Option<(u32, Knee)> {
     let judged = trial.phases.iter().filter_map(|phase| {
         let (level, kept) = (phase.level?, phase.kept?);
         Some((level.value, offered_load(level, &phase.metrics), kept))

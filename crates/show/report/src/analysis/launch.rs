@@ -28,7 +28,7 @@ pub(super) fn lines<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> 
         let mean = |of: fn(&[f64; 3]) -> f64| mean(&times.iter().map(of).collect::<Vec<_>>());
         let start = mean(|[start, ..]| *start)?;
         let (own, spread) = (mean(|[_, own, _]| *own)?, mean(|[.., spread]| *spread)?);
-        let shown = |seconds| Quantity::new(seconds, Unit::of(Base::Second)).to_string();
+        let shown = |seconds| Quantity::new(seconds, Unit::from_base(Base::Second)).to_string();
         (own < start * FEW_STARTS).then(|| {
             format!(
                 "{label}: starting the command takes {} of CPU time, which is no part of its {}; so short a command is known \
@@ -53,18 +53,18 @@ mod tests {
         let text = include_str!("../../tests/data/format-1/trials/0000/trial.json");
         let mut trial: Trial = serde_json::from_str(text).unwrap();
         trial.suspect.clear();
-        let unit = Unit::of(Base::One);
+        let unit = Unit::from_base(Base::One);
         for (metric, value) in [
             (metric::LAUNCH_CPU, start),
             (metric::LAUNCH_SPREAD, 2e-3),
             (metric::CPU_PER_WORK, own / 2.0),
         ] {
-            let metric_ = Metric::of(metric, "", unit, value, Source::Measured);
+            let metric_ = Metric::new(metric, "", unit, value, Source::Measured);
             trial.metrics.insert(metric.name.to_owned(), metric_);
         }
         trial.work = Some(Work {
             amount: 2.0,
-            unit: Unit::of(Base::Operation),
+            unit: Unit::from_base(Base::Operation),
             phrase: "do 1 op".to_owned(),
         });
         trial

@@ -28,7 +28,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    pub(super) fn of(together: &Together<'_>, place: &str) -> Self {
+    pub(super) fn from_together(together: &Together<'_>, place: &str) -> Self {
         let machines = &together.machines;
         let mut blocks = vec![0; machines.machines.len()];
         for at in machines.blocks.values() {

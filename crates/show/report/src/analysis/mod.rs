@@ -92,15 +92,15 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     let together = together(shards)?;
     let planned = first.run().schedule.len();
     let missing = planned.saturating_sub(together.trials.len());
-    let fleet = Fleet::of(&together, &first.run().place);
+    let fleet = Fleet::from_together(&together, &first.run().place);
     let (mut trials, unreadable) = read(&together.trials)?;
     certainty::set_stuck_apart(&mut trials);
     let run = first.run();
     let treatments = every_treatment(&run.treatments, &trials);
     let factors = varied_factors(&treatments);
     let rows: Vec<TrialRow> = trials.iter().map(row).collect();
-    let went = Counts::of(&trials);
-    let standing = Standing::of(&trials);
+    let went = Counts::from_trials(&trials);
+    let standing = Standing::from_trials(&trials);
     if standing != Standing::Claims {
         for read in &mut trials {
             read.counts = read.trial.outcome == TrialOutcome::Complete;
@@ -178,7 +178,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         started: run.started.clone(),
         seed: run.seed,
         plan_sha256: run.plan_sha256.clone(),
-        plan: RunPlan::of(first),
+        plan: RunPlan::from_results(first),
         minimum_effect: run.minimum_effect,
         source,
         counts: Counts {
@@ -230,7 +230,7 @@ enum Standing {
 }
 
 impl Standing {
-    fn of(trials: &[Read]) -> Self {
+    fn from_trials(trials: &[Read]) -> Self {
         let labels = |of: fn(&Read) -> bool| -> HashSet<&str> {
             let own = trials.iter().filter(|read| of(read));
             own.map(|read| read.trial.treatment.label.as_str())
@@ -443,8 +443,8 @@ fn row(read: &Read) -> TrialRow {
             Nanoseconds(1_000_000_000),
         );
         let (unit, scale) = match (samples.series.kind, samples.series.unit.base) {
-            (SeriesKind::Counter, Base::Nanosecond) => (Unit::of(Base::Core), 1e9),
-            (SeriesKind::Counter, Base::Second) => (Unit::of(Base::Core), 1.0),
+            (SeriesKind::Counter, Base::Nanosecond) => (Unit::from_base(Base::Core), 1e9),
+            (SeriesKind::Counter, Base::Second) => (Unit::from_base(Base::Core), 1.0),
             (SeriesKind::Counter, base) => (Unit::per(base, Base::Second), 1.0),
             (SeriesKind::Gauge, _) => (samples.series.unit, 1.0),
         };
@@ -496,7 +496,11 @@ fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -
         .iter()
         .map(|trial| (trial.index, &trial.metrics))
         .collect();
-    let mut metrics = metric_summaries(&[&treatment.label], &found, Certainty::of(&counted));
+    let mut metrics = metric_summaries(
+        &[&treatment.label],
+        &found,
+        Certainty::from_trials(&counted),
+    );
     let objective = scenario::objective(&counted);
     knees::widen(&mut metrics, objective.as_ref());
     let (mut levels, mut actors) = (
@@ -535,7 +539,7 @@ fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -
         short,
         noun: platforms::noun(treatment, &environment),
         treatment: treatment.clone(),
-        counts: Counts::of(mine),
+        counts: Counts::from_trials(mine),
         metrics,
         steady,
         environment,

@@ -53,7 +53,7 @@ pub(super) fn levels(treatment: &Treatment, counted: &[&Trial]) -> Vec<LevelSumm
                 metrics: metric_summaries(
                     &[&treatment.label, name],
                     &metrics,
-                    Certainty::of(counted),
+                    Certainty::from_trials(counted),
                 ),
             })
         })
@@ -81,7 +81,7 @@ pub(super) fn objective(counted: &[&Trial]) -> Option<ObjectiveSummary> {
         unsupported_from: unsupported.min_by(lowest),
         broke: distinct(all.filter_map(|one| one.broke.clone())),
         knees: (counted.iter().filter(|trial| trial.objective.is_some()))
-            .filter_map(|trial| knees::of(trial))
+            .filter_map(|trial| knees::knee_of(trial))
             .collect(),
     })
 }
@@ -104,7 +104,11 @@ pub(super) fn actors(treatment: &Treatment, counted: &[&Trial]) -> Vec<ActorSumm
             name: name.to_owned(),
             role: actor.role,
             facts: facts.join(", "),
-            metrics: metric_summaries(&[&treatment.label, name], &metrics, Certainty::of(counted)),
+            metrics: metric_summaries(
+                &[&treatment.label, name],
+                &metrics,
+                Certainty::from_trials(counted),
+            ),
         });
     }
     actors

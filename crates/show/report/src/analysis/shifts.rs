@@ -85,7 +85,7 @@ pub(super) fn shifts(
                 let label = summary.treatment.baseline.as_ref()?;
                 let mut others = with.iter();
                 let baseline = others.find(|other| other.treatment.label == *label)?;
-                Paired::of(summary, baseline, trials, of)
+                Paired::new(summary, baseline, trials, of)
             });
             let paired: Vec<Paired<'_>> = paired.collect();
             let confidence = confidence_of_each(paired.iter().map(|one| one.quantiles.len()).sum());
@@ -108,7 +108,7 @@ fn by_block<'a>(
         .filter(|read| read.trial.treatment.label == *label)
         .collect();
     let all: Vec<&Trial> = own.iter().map(|read| &read.trial).collect();
-    let certainty = Certainty::of(&all);
+    let certainty = Certainty::from_trials(&all);
     if certainty.is_exact() {
         return None;
     }
@@ -126,7 +126,7 @@ fn by_block<'a>(
 
 impl<'a> Paired<'a> {
     /// The pairs, and the quantiles that each of their histograms supports; `None` for too few pairs.
-    fn of(
+    fn new(
         summary: &'a TreatmentSummary,
         baseline: &'a TreatmentSummary,
         trials: &'a [Read],

@@ -340,7 +340,7 @@ pub struct Counts {
 
 impl Counts {
     /// Counts the outcomes of `trials`, which are all planned ones.
-    pub(super) fn of<'a>(trials: impl IntoIterator<Item = &'a Read>) -> Self {
+    pub(super) fn from_trials<'a>(trials: impl IntoIterator<Item = &'a Read>) -> Self {
         let mut went = Self::default();
         for Read { trial, counts, .. } in trials {
             went.planned += 1;

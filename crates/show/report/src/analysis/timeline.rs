@@ -111,7 +111,7 @@ pub(in crate::analysis) fn timeline(trial: &Trial, samples: &[Samples]) -> Timel
 /// CPU time by actor and stage in each second. A second without samples of the target or its host has no layers; such
 /// seconds at the end are left out.
 fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
-    let counted = Counted::of(trial, samples);
+    let counted = Counted::from_trial(trial, samples);
     let (target, clients, neighbours) = owners(trial);
     let target = &target;
     let has_switch = counted.has(&Owner::Switch, counter::CPU_TOTAL);
@@ -200,7 +200,7 @@ struct Counted<'a> {
 }
 
 impl<'a> Counted<'a> {
-    fn of(trial: &Trial, samples: &'a [Samples]) -> Self {
+    fn from_trial(trial: &Trial, samples: &'a [Samples]) -> Self {
         let span = trial.window.1.saturating_since(trial.window.0);
         let seconds = span.0.checked_div(SECOND.0).unwrap_or(0).min(MOST_SECONDS);
         let mut series: HashMap<&Owner, HashMap<&str, Advances<'_>>> = HashMap::new();
@@ -215,7 +215,7 @@ impl<'a> Counted<'a> {
             processors: 1,
             is_elsewhere: false,
         };
-        let there = Owner::Host.of(&Owner::Target);
+        let there = Owner::Host.on_machine_of(&Owner::Target);
         counted.is_elsewhere = counted.has(&there, counter::CPU_IDLE);
         counted.processors = counted.processors_of(trial);
         counted
@@ -223,7 +223,7 @@ impl<'a> Counted<'a> {
 
     fn find(&self, owner: &Owner, name: &str) -> Option<&Advances<'a>> {
         let series = if self.is_elsewhere && *owner != Owner::Target {
-            self.series.get(&owner.of(&Owner::Target))
+            self.series.get(&owner.on_machine_of(&Owner::Target))
         } else {
             self.series.get(owner)
         };

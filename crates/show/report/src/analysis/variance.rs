@@ -108,7 +108,10 @@ fn of_metric(
     for (place, (index, value)) in metric.values.iter().enumerate() {
         let block = rows.get(index)?.block;
         let own = samples.as_ref().and_then(|samples| samples.get(place));
-        let trial = own.map_or_else(|| Nested::of(&[value / mean]), |own| Nested::of(own));
+        let trial = own.map_or_else(
+            || Nested::from_values(&[value / mean]),
+            |own| Nested::from_values(own),
+        );
         let blocks = machines.entry(fleet.machine_of(block)).or_default();
         blocks.entry(block).or_default().push(trial);
     }

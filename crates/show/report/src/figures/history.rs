@@ -20,7 +20,7 @@ pub fn of_history(history: &History) -> Vec<Figure> {
 fn of_series(history: &History, series: &Series, number: usize) -> Figure {
     let values = series.points.iter().map(|point| point.value);
     // A tax is a ratio: it has no unit and no scale.
-    let scale = series.unit.map(|unit| Scale::of(values, unit));
+    let scale = series.unit.map(|unit| Scale::from_values(values, unit));
     let by = scale.as_ref().map_or(1.0, |scale| scale.by);
     let shown = |point: &Point| match &scale {
         Some(scale) => scale.shown(point.value, point.interval).line(),

@@ -20,7 +20,7 @@ pub(super) fn levels(context: &Context) -> Vec<Figure> {
         treatments: &treatments,
         ..*context
     };
-    let Some(axis) = LevelAxis::of(context) else {
+    let Some(axis) = LevelAxis::from_context(context) else {
         return Vec::new();
     };
     let latency = vec![
@@ -29,9 +29,9 @@ pub(super) fn levels(context: &Context) -> Vec<Figure> {
     ];
     let served = vec![(achieved(&treatments).name, "")];
     let mut panels = vec![
-        Panel::of("achieved", "what was served", served, false),
-        Panel::of("latency", "latency", latency, true),
-        Panel::of("errors", "errors", vec![(metric::ERRORS.name, "")], false),
+        Panel::from_id("achieved", "what was served", served, false),
+        Panel::from_id("latency", "latency", latency, true),
+        Panel::from_id("errors", "errors", vec![(metric::ERRORS.name, "")], false),
     ];
     panels.extend(own(&treatments));
     let figures = panels.iter().filter_map(|panel| axis.panel(panel));
@@ -58,7 +58,7 @@ fn own<'a>(treatments: &[&'a TreatmentSummary]) -> Vec<Panel<'a>> {
     let levels = treatments.iter().flat_map(|summary| &summary.levels);
     let metrics = distinct_metrics(levels.flat_map(|level| &level.metrics)).into_iter();
     let own = metrics.filter(|metric| metric::OWN.part(&metric.name).is_some());
-    own.map(|metric| Panel::of(&metric.name, &metric.title, vec![(&metric.name, "")], false))
+    own.map(|metric| Panel::from_id(&metric.name, &metric.title, vec![(&metric.name, "")], false))
         .collect()
 }
 
@@ -72,7 +72,7 @@ struct Panel<'a> {
 }
 
 impl<'a> Panel<'a> {
-    fn of(id: &str, title: &str, metrics: Vec<(&'a str, &'static str)>, log: bool) -> Self {
+    fn from_id(id: &str, title: &str, metrics: Vec<(&'a str, &'static str)>, log: bool) -> Self {
         Self {
             id: id.to_owned(),
             title: format!("{title} at each load"),
@@ -101,7 +101,7 @@ fn scale_of(is_log: bool) -> &'static str {
 }
 
 impl<'a> LevelAxis<'a> {
-    fn of(context: Context<'a>) -> Option<Self> {
+    fn from_context(context: Context<'a>) -> Option<Self> {
         let treatments = context.treatments;
         let levels = || treatments.iter().flat_map(|summary| &summary.levels);
         let unit = levels().next()?.level.unit;
@@ -109,7 +109,7 @@ impl<'a> LevelAxis<'a> {
             .map(|level| level.level.value)
             .filter(|value| value.is_finite())
             .collect();
-        let scale = Scale::of(values.iter().copied(), unit);
+        let scale = Scale::from_values(values.iter().copied(), unit);
         let (low, high) = extremes(values.into_iter().map(|value| value / scale.by));
         let margin = 0.04 * (high - low);
         let is_log = low > 0.0 && high / low >= FAR_APART;
@@ -121,7 +121,7 @@ impl<'a> LevelAxis<'a> {
         };
         (high > low).then(|| Self {
             context,
-            curves: Curves::of(&context, "", treatments.iter().copied()),
+            curves: Curves::from_context(&context, "", treatments.iter().copied()),
             scale,
             unit,
             domain,
@@ -148,7 +148,7 @@ impl<'a> LevelAxis<'a> {
                 points.extend(metric.map(|metric| (summary, level, metric, *word)));
             }
         }
-        let y = Axis::of(points.iter().map(|(_, _, metric, _)| *metric), panel.log)?;
+        let y = Axis::from_metrics(points.iter().map(|(_, _, metric, _)| *metric), panel.log)?;
         let rows = points.iter().map(|(summary, level, metric, word)| {
             let more = json!({
                 "level": level.level.value / self.scale.by, "phase": level.name, "curve": self.curves.name(summary),
@@ -283,8 +283,8 @@ impl<'a> LevelAxis<'a> {
             Some((summary, level, level.metric(name)?, level.metric(metric)?))
         });
         let points: Vec<_> = points.collect();
-        let x_axis = Axis::of(points.iter().map(|(_, _, x, _)| *x), false)?;
-        let y_axis = Axis::of(points.iter().map(|(_, _, _, y)| *y), log)?;
+        let x_axis = Axis::from_metrics(points.iter().map(|(_, _, x, _)| *x), false)?;
+        let y_axis = Axis::from_metrics(points.iter().map(|(_, _, _, y)| *y), log)?;
         let rows = points.iter().map(|(summary, level, x, y)| {
             let more = json!({
                 "x": x.description.mean / x_axis.scale.by, "xShown": x_axis.scale.mean(x).line(), "level": level.level.value,
@@ -350,7 +350,10 @@ struct Axis {
 
 impl Axis {
     /// Trials set the domain: the wide intervals of few trials would flatten the curves.
-    fn of<'a>(metrics: impl Iterator<Item = &'a MetricSummary>, log: bool) -> Option<Self> {
+    fn from_metrics<'a>(
+        metrics: impl Iterator<Item = &'a MetricSummary>,
+        log: bool,
+    ) -> Option<Self> {
         let metrics: Vec<&MetricSummary> = metrics.collect();
         let unit = metrics.first()?.unit;
         let own = metrics.iter().filter(|metric| metric.unit == unit);
@@ -358,7 +361,7 @@ impl Axis {
             own.clone()
                 .flat_map(|metric| metric.values.iter().map(|(_, value)| *value))
         };
-        let scale = Scale::of(values(), unit);
+        let scale = Scale::from_values(values(), unit);
         let highest = values().fold(0.0, f64::max) / scale.by;
         let lowest = extremes(values().filter(|value| !log || *value > 0.0)).0 / scale.by;
         let domain = if log {

@@ -44,13 +44,13 @@ struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    fn of(treatments: &[&'a TreatmentSummary], metric: &MetricSummary) -> Self {
+    fn from_treatments(treatments: &[&'a TreatmentSummary], metric: &MetricSummary) -> Self {
         let own = treatments.iter().filter_map(|summary| {
             let own = summary.metric(&metric.name);
             Some((*summary, own.filter(|own| own.unit == metric.unit)?))
         });
         let own: Vec<(&TreatmentSummary, &MetricSummary)> = own.collect();
-        let scale = Scale::of(own.iter().map(|(_, own)| own.description.max), metric.unit);
+        let scale = Scale::from_values(own.iter().map(|(_, own)| own.description.max), metric.unit);
         Self { own, scale }
     }
 
@@ -138,7 +138,7 @@ fn caption_of_trials(metric: &MetricSummary, kinds: Kinds) -> String {
 /// One metric of one workload: every trial, the mean and its interval.
 fn dots(context: &Context, metric: &MetricSummary) -> Option<Figure> {
     let (all, workload) = (context.platforms, context.workload);
-    let values = Values::of(context.treatments, metric);
+    let values = Values::from_treatments(context.treatments, metric);
     let Values { own, scale } = &values;
     let (mut means, trials) =
         values.rows(|summary| json!({"platform": summary.treatment.platform}));
@@ -189,7 +189,7 @@ pub(super) struct Curves<'a> {
 }
 
 impl<'a> Curves<'a> {
-    pub(super) fn of<'b>(
+    pub(super) fn from_context<'b>(
         context: &Context<'a>,
         factor: &'a str,
         treatments: impl Iterator<Item = &'b TreatmentSummary> + Clone,
@@ -243,14 +243,14 @@ fn sweep(context: &Context, metric: &MetricSummary, factor: &str) -> Option<Figu
     let numeric = numbers(context.analysis, factor);
     let mut treatments = context.treatments.to_vec();
     treatments.retain(|summary| summary.treatment.factors.contains_key(factor));
-    let values = Values::of(&treatments, metric);
+    let values = Values::from_treatments(&treatments, metric);
     let own = &values.own;
     let level = |summary: &TreatmentSummary| summary.treatment.factors.get(factor).cloned();
     if distinct(own.iter().map(|(summary, _)| level(summary))).len() < 2 {
         return None;
     }
     let shown = own.iter().map(|(summary, _)| *summary);
-    let curves = Curves::of(context, factor, shown);
+    let curves = Curves::from_context(context, factor, shown);
     let (means, trials) = values.rows(|summary| {
         let level = level(summary).unwrap_or_default();
         let level = match &numeric {

@@ -29,7 +29,7 @@ fn percentile_curves(context: &Context, name: &str) -> Option<Figure> {
     let (workload, treatments) = (context.workload, context.treatments);
     let common = common_level(treatments, name);
     let level = common.map(|level| level.name);
-    let curves = Curves::of(context, "", treatments.iter().copied());
+    let curves = Curves::from_context(context, "", treatments.iter().copied());
     let mut points = Vec::new();
     let mut parts = Vec::new();
     for summary in treatments {
@@ -55,7 +55,10 @@ fn percentile_curves(context: &Context, name: &str) -> Option<Figure> {
             }
         }
     }
-    let scale = Scale::of(points.iter().map(|(_, _, at)| *at), Unit::of(Base::Second));
+    let scale = Scale::from_values(
+        points.iter().map(|(_, _, at)| *at),
+        Unit::from_base(Base::Second),
+    );
     let rows = points.iter().map(|(summary, beyond, at)| {
         json!({"beyond": beyond, "value": at / scale.by, "curve": curves.name(summary), "treatment": summary.short,
                "percentile": format!("{:.4} %", 100.0 * (1.0 - 1.0 / beyond)), "shown": scale.shown(*at, None).line()})

@@ -28,8 +28,8 @@ fn figure(context: &Context, shifts: &[&Shift]) -> Option<Figure> {
     let shown: Vec<&TreatmentSummary> = treatments
         .filter_map(|label| context.analysis.treatment(label))
         .collect();
-    let curves = Curves::of(context, "", shown.iter().copied());
-    let seconds = |value: f64| plain(value, Unit::of(Base::Second));
+    let curves = Curves::from_context(context, "", shown.iter().copied());
+    let seconds = |value: f64| plain(value, Unit::from_base(Base::Second));
     let (mut rows, mut ends, mut quantiles) = (Vec::new(), vec![0.8, 1.25], Vec::new());
     for (shift, summary) in shifts.iter().zip(&shown) {
         for point in &shift.points {

@@ -173,7 +173,7 @@ fn watts_over_time(
         .filter_map(|(summary, timeline)| Some((*summary, *timeline, timeline.watts.as_ref()?)))
         .collect();
     let (_, first, _) = own.first()?;
-    let curves = Curves::of(context, "", own.iter().map(|(summary, ..)| *summary));
+    let curves = Curves::from_context(context, "", own.iter().map(|(summary, ..)| *summary));
     let mut rows = Vec::new();
     let mut highest = 0.0_f64;
     for (summary, timeline, (watts, _)) in &own {
@@ -244,7 +244,7 @@ pub(super) fn over_time(context: &Context, trials: &HashMap<&str, Vec<&TrialRow>
         };
         let every = points.div_ceil(MOST_POINTS).max(1);
         let rates = lines.iter().flat_map(|(_, _, series)| &series.rates);
-        let scale = Scale::of(rates.copied(), first.unit);
+        let scale = Scale::from_values(rates.copied(), first.unit);
         let (what, unit) = match name {
             "CPU" => ("CPU of the target", "cores busy"),
             name => (name, scale.unit.as_str()),
@@ -253,7 +253,7 @@ pub(super) fn over_time(context: &Context, trials: &HashMap<&str, Vec<&TrialRow>
         let shorts: HashSet<&str> = lines.iter().map(|(own, ..)| own.short.as_str()).collect();
         let all = treatments.iter().copied();
         let drawn = all.filter(|one| shorts.contains(one.short.as_str()));
-        let curves = Curves::of(context, "", drawn);
+        let curves = Curves::from_context(context, "", drawn);
         let mut values = Vec::new();
         for (summary, index, series) in &lines {
             for (second, rate) in series.rates.iter().enumerate().step_by(every) {

@@ -18,7 +18,10 @@ pub fn write_report(results: &ResultsDir, analysis: &Analysis) -> Result<PathBuf
     write_figures(results, &figures)?;
     let text = pretty(&json!(analysis));
     results.dir().write("analysis.json", text.as_bytes())?;
-    write_page(results, &page(analysis, &Provenance::of(results), &figures))
+    write_page(
+        results,
+        &page(analysis, &Provenance::from_results(results), &figures),
+    )
 }
 
 /// Writes `figures/*.vl.json` into the results directory and replaces the existing ones.

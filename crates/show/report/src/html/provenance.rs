@@ -24,7 +24,7 @@ pub struct Provenance {
 
 impl Provenance {
     /// Reads these data from a results directory; an unreadable part holds the reason.
-    pub fn of(results: &ResultsDir) -> Self {
+    pub fn from_results(results: &ResultsDir) -> Self {
         let run = results.run();
         let schedule = run.schedule.iter().map(|entry| {
             let treatment = run.treatments.get(entry.treatment);
@@ -112,7 +112,7 @@ fn fact(name: &str, value: &Value) -> Option<(String, String)> {
         (_, Value::Null | Value::Array(_) | Value::Object(_)) => return None,
         (_, Value::String(text)) => (name, text.clone()),
         (Some(what), Value::Number(bytes)) => {
-            let bytes = Quantity::new(bytes.as_f64()?, Unit::of(Base::Byte));
+            let bytes = Quantity::new(bytes.as_f64()?, Unit::from_base(Base::Byte));
             (what, bytes.to_string())
         }
         _ => (name, value.to_string()),

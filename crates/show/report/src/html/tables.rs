@@ -18,7 +18,7 @@ use vtax_results::stats::{SteadyState, Verdict};
 
 /// All tables.
 pub(super) fn tables(analysis: &Analysis) -> Markup {
-    let all = Platforms::of(analysis);
+    let all = Platforms::from_analysis(analysis);
     let compared = analysis.compared();
     section(
         TABLES,

@@ -40,7 +40,7 @@ pub struct Moments {
 
 impl Moments {
     /// The moments of these values; empty where they have no finite mean.
-    pub fn of(values: &[f64]) -> Self {
+    pub fn from_values(values: &[f64]) -> Self {
         let Some(mean) = mean(values) else {
             return Self::default();
         };
@@ -150,7 +150,7 @@ impl<'a> FromIterator<&'a Vec<f64>> for Groups {
     fn from_iter<I: IntoIterator<Item = &'a Vec<f64>>>(groups: I) -> Self {
         let mut all = Self::default();
         for group in groups {
-            all.add(Moments::of(group));
+            all.add(Moments::from_values(group));
         }
         all
     }
@@ -199,15 +199,15 @@ mod tests {
     #[test]
     fn values_added_up_in_parts_are_as_those_added_up_at_once() {
         let all = [3.0, 1.5, -2.0, 8.25, 8.25, 0.0];
-        let whole = Moments::of(&all);
+        let whole = Moments::from_values(&all);
         for cut in 0..=all.len() {
             let (one, other) = all.split_at(cut);
-            let parts = Moments::of(one).with(Moments::of(other));
+            let parts = Moments::from_values(one).with(Moments::from_values(other));
             assert_eq!(parts.n, whole.n);
             assert!((parts.mean - whole.mean).abs() < 1e-12, "{parts:?}");
             assert!((parts.squares - whole.squares).abs() < 1e-9, "{parts:?}");
         }
-        assert_eq!(Moments::of(&[]).mean(), None);
+        assert_eq!(Moments::from_values(&[]).mean(), None);
     }
 
     #[test]

@@ -37,8 +37,8 @@ pub fn ratio_over_time(
     seed: u64,
 ) -> Result<OverTime, NoTax> {
     let (after, before) = (
-        Series::of(after, NoTax::ZeroTreatment)?,
-        Series::of(before, NoTax::ZeroBaseline)?,
+        Series::from_windows(after, NoTax::ZeroTreatment)?,
+        Series::from_windows(before, NoTax::ZeroBaseline)?,
     );
     let n = after.blocks().min(before.blocks());
     let centre = after.logarithm - before.logarithm;
@@ -83,7 +83,7 @@ struct Series {
 }
 
 impl Series {
-    fn of(windows: &[(f64, f64)], zero: NoTax) -> Result<Self, NoTax> {
+    fn from_windows(windows: &[(f64, f64)], zero: NoTax) -> Result<Self, NoTax> {
         if windows.is_empty() {
             return Err(NoTax::NoTrials);
         }

@@ -73,7 +73,7 @@ pub fn classify(rates: &[f64], better: Better) -> SteadyState {
     let ends = starts.iter().copied().skip(1).chain([series.len()]);
     let bounds = starts.iter().zip(ends);
     let segments: Vec<Segment> = bounds
-        .filter_map(|(start, end)| Segment::of(&series, *start, end))
+        .filter_map(|(start, end)| Segment::from_series(&series, *start, end))
         .collect();
     let Some(last) = segments.last() else {
         return SteadyState::TooShort;
@@ -114,7 +114,7 @@ struct Segment {
 }
 
 impl Segment {
-    fn of(series: &[f64], start: usize, end: usize) -> Option<Self> {
+    fn from_series(series: &[f64], start: usize, end: usize) -> Option<Self> {
         let values = series.get(start..end)?;
         let mean = mean(values)?;
         let sd = super::describe::standard_deviation(values, mean).unwrap_or(0.0);

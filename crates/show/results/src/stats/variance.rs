@@ -18,7 +18,7 @@ pub enum Nested {
 
 impl Nested {
     /// The group of these values.
-    pub fn of(values: &[f64]) -> Self {
+    pub fn from_values(values: &[f64]) -> Self {
         Self::Group(values.iter().copied().map(Self::Value).collect())
     }
 
@@ -145,8 +145,8 @@ mod tests {
     fn components_of_a_small_table_equal_a_hand_calculation() {
         // Two trials of three samples: S1² = (1 + 4) / 2 = 2.5; means 2 and 6, so S2² = 8 and T2² = 8 − 2.5 / 3.
         let design = Nested::Group(vec![
-            Nested::of(&[1.0, 2.0, 3.0]),
-            Nested::of(&[4.0, 6.0, 8.0]),
+            Nested::from_values(&[1.0, 2.0, 3.0]),
+            Nested::from_values(&[4.0, 6.0, 8.0]),
         ]);
         let found = variances(&design, 2);
         assert!((found[0].unwrap() - 2.5).abs() < 1e-12, "{found:?}");
@@ -160,7 +160,10 @@ mod tests {
     fn units_of_different_sizes_equal_a_hand_calculation() {
         // One trial of two samples, one of four: S1² = (2 + 0) / 4 = 0.5. The means 1 and 3 have S2² = 2, of which the
         // samples explain the mean of 0.5 / 2 and 0.5 / 4.
-        let design = Nested::Group(vec![Nested::of(&[0.0, 2.0]), Nested::of(&[3.0; 4])]);
+        let design = Nested::Group(vec![
+            Nested::from_values(&[0.0, 2.0]),
+            Nested::from_values(&[3.0; 4]),
+        ]);
         let found = variances(&design, 2);
         assert!((found[0].unwrap() - 0.5).abs() < 1e-12, "{found:?}");
         assert!(
@@ -171,27 +174,36 @@ mod tests {
 
     #[test]
     fn scatter_that_the_level_below_explains_is_clipped_at_zero() {
-        let design = Nested::Group(vec![Nested::of(&[-9.0, 11.0]), Nested::of(&[11.0, -9.0])]);
+        let design = Nested::Group(vec![
+            Nested::from_values(&[-9.0, 11.0]),
+            Nested::from_values(&[11.0, -9.0]),
+        ]);
         assert_eq!(variances(&design, 2), [Some(200.0), Some(0.0)]);
     }
 
     #[test]
     fn a_level_with_one_unit_in_each_has_no_component_and_the_next_one_includes_its_variance() {
-        let one_each = |value: f64| Nested::of(&[value]);
+        let one_each = |value: f64| Nested::from_values(&[value]);
         let design = Nested::Group(vec![one_each(1.0), one_each(3.0)]);
         assert_eq!(variances(&design, 2), [None, Some(2.0)]);
-        let alone = Nested::Group(vec![Nested::of(&[1.0, 3.0])]);
+        let alone = Nested::Group(vec![Nested::from_values(&[1.0, 3.0])]);
         assert_eq!(variances(&alone, 2), [Some(2.0), None]);
-        assert_eq!(variances(&Nested::of(&[7.0]), 1), [None]);
+        assert_eq!(variances(&Nested::from_values(&[7.0]), 1), [None]);
     }
 
     #[test]
     fn equal_values_have_no_variance_and_bad_values_have_no_components() {
-        let design = Nested::Group(vec![Nested::of(&[5.0; 3]), Nested::of(&[5.0; 3])]);
+        let design = Nested::Group(vec![
+            Nested::from_values(&[5.0; 3]),
+            Nested::from_values(&[5.0; 3]),
+        ]);
         assert_eq!(variances(&design, 2), [Some(0.0), Some(0.0)]);
-        assert_eq!(components(&Nested::of(&[1.0, f64::NAN]), 1), None);
-        assert_eq!(components(&Nested::of(&[]), 1), None);
-        assert_eq!(components(&Nested::Group(vec![Nested::of(&[])]), 2), None);
+        assert_eq!(components(&Nested::from_values(&[1.0, f64::NAN]), 1), None);
+        assert_eq!(components(&Nested::from_values(&[]), 1), None);
+        assert_eq!(
+            components(&Nested::Group(vec![Nested::from_values(&[])]), 2),
+            None
+        );
     }
 
     /// The mean estimate of each component over many simulated designs of unequal sizes.
@@ -244,7 +256,7 @@ mod tests {
         ) {
             let design = |of: &dyn Fn(f64) -> f64| {
                 let each = trials.iter().map(|trial| trial.iter().map(|value| of(*value)).collect::<Vec<_>>());
-                Nested::Group(each.map(|values| Nested::of(&values)).collect())
+                Nested::Group(each.map(|values| Nested::from_values(&values)).collect())
             };
             let plain = variances(&design(&|value| value), 2);
             let scaled = variances(&design(&|value| scale * value + 5.0), 2);

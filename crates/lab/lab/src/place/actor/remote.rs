@@ -122,7 +122,7 @@ impl RemoteActor {
         ssh: Option<Child>,
         errors: Option<JoinHandle<String>>,
     ) -> Result<Self, HostError> {
-        let inbox = Arc::new(Inbox::of(host));
+        let inbox = Arc::new(Inbox::for_host(host));
         // The greeting comes without a request.
         inbox.state().is_due = true;
         let listener = Arc::clone(&inbox);

@@ -124,7 +124,7 @@ impl Column {
     pub fn series(&self, actor: &Owner) -> Series {
         let owner = match &self.series.owner {
             own if own == actor => own.clone(),
-            other => other.of(actor),
+            other => other.on_machine_of(actor),
         };
         Series {
             owner,
@@ -207,7 +207,7 @@ mod tests {
             series: Series {
                 owner: Owner::Host,
                 metric: metric.to_owned(),
-                unit: vtax_core::Unit::of(vtax_core::Base::Second),
+                unit: vtax_core::Unit::from_base(vtax_core::Base::Second),
                 kind: vtax_core::SeriesKind::Counter,
                 source: vtax_core::Source::Measured,
             },

@@ -130,5 +130,5 @@ fn own_metrics(root: &DeTable<'_>) -> BTreeSet<String> {
     let workloads = sections(root, "workload");
     let metrics = workloads.filter_map(|(_, workload)| table(workload, "metrics"));
     let names = metrics.flat_map(|metrics| metrics.keys());
-    names.map(|name| OWN.of(name.get_ref())).collect()
+    names.map(|name| OWN.fill(name.get_ref())).collect()
 }

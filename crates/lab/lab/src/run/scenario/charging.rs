@@ -201,19 +201,19 @@ struct Rates {
 impl Rates {
     fn time(&mut self, metric: &metric::Metric, time: Nanoseconds) {
         let cores = time.as_secs_f64() / self.seconds;
-        self.add(metric, cores, Unit::of(Base::One));
+        self.add(metric, cores, Unit::from_base(Base::One));
     }
 
     fn method(&mut self, family: &Family, method: &str, time: Nanoseconds) {
-        self.time_of(family, family.of(method), method, time);
+        self.time_of(family, family.name_of(method), method, time);
     }
 
     /// Adds one metric of a family. `about` becomes a part of its title.
     fn time_of(&mut self, family: &Family, name: String, about: &str, time: Nanoseconds) {
         let cores = time.as_secs_f64() / self.seconds;
         if cores.is_finite() {
-            let unit = Unit::of(Base::One);
-            let found = Metric::of(family.metric(), about, unit, cores, self.source);
+            let unit = Unit::from_base(Base::One);
+            let found = Metric::new(family.metric(), about, unit, cores, self.source);
             self.metrics.insert(name, found);
         }
     }
@@ -223,12 +223,16 @@ impl Rates {
         reason = "an interval's counts are below 2^53"
     )]
     fn count(&mut self, metric: &metric::Metric, count: u64) {
-        self.add(metric, count as f64 / self.seconds, Unit::of(Base::One));
+        self.add(
+            metric,
+            count as f64 / self.seconds,
+            Unit::from_base(Base::One),
+        );
     }
 
     fn add(&mut self, metric: &metric::Metric, value: f64, given: Unit) {
         if value.is_finite() {
-            let found = Metric::of(metric, "", given, value, self.source);
+            let found = Metric::new(metric, "", given, value, self.source);
             self.metrics.insert(metric.name.to_owned(), found);
         }
     }
@@ -285,7 +289,7 @@ mod tests {
     fn charges_of_a_window_become_rates() {
         let work = Work {
             amount: 500.0,
-            unit: Unit::of(Base::Request),
+            unit: Unit::from_base(Base::Request),
             phrase: "serve 1 request".to_owned(),
         };
         let found = charged().metrics(0, Some((&work, 2.5)), Source::Emulated);

@@ -98,7 +98,7 @@ pub fn dry_run(
     };
     dry.notes
         .extend(busy::wait(&roots, Duration::ZERO, signals)?);
-    let mut looks = Looks::of(&scenarios)?;
+    let mut looks = Looks::from_scenarios(&scenarios)?;
     dry.guests = looks.take(signals)?;
     let mut check = |spec: &GuestSpec<'_>| looks.check(spec);
     let mut missing = scenarios.missing(None, &mut check)?;
@@ -145,7 +145,7 @@ fn key(spec: &GuestSpec<'_>) -> String {
 }
 
 impl Looks {
-    fn of(scenarios: &Scenarios<'_>) -> Result<Self, LabError> {
+    fn from_scenarios(scenarios: &Scenarios<'_>) -> Result<Self, LabError> {
         let mut wanted: BTreeMap<String, Wanted> = BTreeMap::new();
         for planned in scenarios.planned {
             for spec in scenarios.specs(planned)? {

@@ -30,7 +30,7 @@ impl InnerReadings {
     ///
     /// # Errors
     /// When a guest does not answer.
-    pub fn of(guests: &mut [Guest<'_>]) -> Result<Self, LabError> {
+    pub fn from_guests(guests: &mut [Guest<'_>]) -> Result<Self, LabError> {
         let read = guests.iter_mut().map(|guest| guest.target.inner_counters());
         Ok(Self {
             of: read.collect::<Result<_, _>>()?,
@@ -349,7 +349,7 @@ fn knee(measured: &Measurement, source: Source) -> Option<(String, Metric)> {
     let (outcome, level) = (measured.objective.as_ref()?, measured.level?);
     let knee = outcome.knee?;
     let about = format!("({}) that kept {}", level.title, outcome.text);
-    let metric = Metric::of(metric::KNEE, &about, knee.unit, knee.value, source);
+    let metric = Metric::new(metric::KNEE, &about, knee.unit, knee.value, source);
     Some((metric::KNEE.name.to_owned(), metric))
 }
 

@@ -93,7 +93,7 @@ impl IdleHost<'_> {
                 failed |= meter.read(now, &mut readings).is_err();
             }
             (
-                Snapshot::of(now, &readings),
+                Snapshot::from_readings(now, &readings),
                 HostStat::read(&self.roots.proc).ok(),
             )
         };
@@ -211,7 +211,7 @@ mod tests {
 
         fn with<T>(&self, source: Source, length: u64, act: impl Fn(&IdleHost<'_>) -> T) -> T {
             let roots = Roots::below(self.root.path());
-            let meters = Meters::of(vtax_host::meters::open(&roots).unwrap().meters);
+            let meters = Meters::from_meters(vtax_host::meters::open(&roots).unwrap().meters);
             let signals = Signals::install().unwrap();
             act(&IdleHost {
                 meters: &meters,

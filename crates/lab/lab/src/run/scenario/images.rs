@@ -134,7 +134,11 @@ impl Images {
     }
 
     /// The files of a guest with such an image; `None` where it has none.
-    pub fn of(&self, workload: &dyn Workload, settings: &Settings) -> Option<&GuestFiles> {
+    pub fn for_workload(
+        &self,
+        workload: &dyn Workload,
+        settings: &Settings,
+    ) -> Option<&GuestFiles> {
         Some(&self.made.get(&key(workload, settings)?)?.files)
     }
 

@@ -20,7 +20,7 @@ pub(super) struct LiveSampler {
 
 impl LiveSampler {
     /// Creates a sampler for trials on this host. Returns `None` when the host is emulated.
-    pub fn of(host: Source) -> Option<Self> {
+    pub fn for_host(host: Source) -> Option<Self> {
         let due = Instant::now();
         (host != Source::Simulated).then_some(Self { due, last: None })
     }

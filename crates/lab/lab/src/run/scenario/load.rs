@@ -131,7 +131,7 @@ impl<'a, 'b> DrivenGuest<'a, 'b> {
         let guest = &*self.guest;
         let spec = LoadSpec {
             address: guest.target.about().address,
-            scratch: &Scratch::of(guest.target.as_ref()),
+            scratch: &Scratch::from_target(guest.target.as_ref()),
             settings: &settings,
             timing,
         };
@@ -329,7 +329,7 @@ pub(super) struct DrivenGuests<'a, 'b> {
 impl<'a, 'b> DrivenGuests<'a, 'b> {
     /// # Errors
     /// When there is no guest.
-    pub fn of(guests: &'a mut [Guest<'b>]) -> Result<Self, LabError> {
+    pub fn from_guests(guests: &'a mut [Guest<'b>]) -> Result<Self, LabError> {
         let Some((target, neighbours)) = guests.split_first_mut() else {
             return Err(LabError::other("the trial has no guest to measure"));
         };

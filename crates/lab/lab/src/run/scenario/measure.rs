@@ -41,14 +41,20 @@ impl MetricSet {
 
     /// One of a family of metrics; `about` is for its title.
     fn add_part(&mut self, metric: &metric::Metric, part: &str, about: &str, value: f64) {
-        let found = Metric::of(metric, about, Unit::of(Base::One), value, self.source);
-        self.metrics.insert(Pattern(metric.name).of(part), found);
+        let found = Metric::new(
+            metric,
+            about,
+            Unit::from_base(Base::One),
+            value,
+            self.source,
+        );
+        self.metrics.insert(Pattern(metric.name).fill(part), found);
     }
 
     /// A cost of the window, for each unit of work.
     fn add_per_work(&mut self, metric: &metric::Metric, cost: f64, work: &Work) {
         let value = cost / work.amount;
-        let found = Metric::of(metric, &work.phrase, work.unit, value, self.source);
+        let found = Metric::new(metric, &work.phrase, work.unit, value, self.source);
         self.metrics.insert(metric.name.to_owned(), found);
     }
 
@@ -661,7 +667,7 @@ mod tests {
         observation.metrics(&WorkloadResult {
             work: Some(WorkDone::Rate(Work {
                 amount: 10.0,
-                unit: Unit::of(Base::Request),
+                unit: Unit::from_base(Base::Request),
                 phrase: "serve 1 request".to_owned(),
             })),
             ..WorkloadResult::default()
@@ -734,7 +740,7 @@ mod tests {
         let result = WorkloadResult {
             work: Some(WorkDone::Rate(Work {
                 amount: 10.0,
-                unit: Unit::of(Base::Request),
+                unit: Unit::from_base(Base::Request),
                 phrase: "serve 1 request".to_owned(),
             })),
             ..WorkloadResult::default()

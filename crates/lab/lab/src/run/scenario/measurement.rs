@@ -67,7 +67,7 @@ impl Measuring<'_> {
         trial.environment.extend(facts);
         let knobs = KnobWatch::begin(guests, &self.planned.settings, &lab.roots.sys);
         trial.environment.extend(knobs.facts());
-        let inner_before = InnerReadings::of(guests)?;
+        let inner_before = InnerReadings::from_guests(guests)?;
         let hz = lab.plan.sample_hz;
         let metering = Metering {
             guests: observed(guests),
@@ -96,13 +96,13 @@ impl Measuring<'_> {
         let runner = PhaseRunner {
             trial: context,
             signals: lab.signals,
-            guests: DrivenGuests::of(guests)?,
+            guests: DrivenGuests::from_guests(guests)?,
             instruments: Instruments {
                 observer: &observer,
                 watch: &watch,
                 metering: &metering,
                 charging,
-                live: LiveSampler::of(lab.host),
+                live: LiveSampler::for_host(lab.host),
             },
             log: &mut *log,
             measured: Measurement::default(),
@@ -132,7 +132,7 @@ impl Measuring<'_> {
         self.writer.write_workload_json(&measured.raw)?;
         let histograms = findings::histograms(&measured, &metering.guests);
         self.writer.write_histograms(&histograms)?;
-        let inner_after = InnerReadings::of(guests)?;
+        let inner_after = InnerReadings::from_guests(guests)?;
         let changed = knobs.end(guests, &self.planned.settings, &lab.roots.sys)?;
         trial.suspect.extend(changed);
         for (instrument, count, first) in &report.failures {

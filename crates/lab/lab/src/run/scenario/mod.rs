@@ -357,7 +357,7 @@ impl Scenarios<'_> {
     fn files_of(&self, workload: &dyn Workload, settings: &Settings) -> Option<&GuestFiles> {
         let recipe = image::Recipe::of_guest(&workload.packages(settings), settings);
         let shared = || self.files.get(&recipe);
-        self.images.of(workload, settings).or_else(shared)
+        self.images.for_workload(workload, settings).or_else(shared)
     }
 
     /// Boots the guests one after the other. After an error, `guests` holds the guests that have booted.

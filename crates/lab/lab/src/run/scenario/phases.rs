@@ -144,7 +144,7 @@ enum Discounted {
 
 impl Verdict {
     /// The verdict on a window by its metrics and the result of its load.
-    fn of(
+    fn new(
         objective: &Objective,
         metrics: &BTreeMap<String, Metric>,
         result: Option<&WorkloadResult>,
@@ -549,7 +549,7 @@ impl PhaseRunner<'_, '_, '_> {
 
     /// Measures the levels of the profile, one after the other, and determines the knee.
     fn levels(&mut self) -> Result<(), LabError> {
-        let mut course = Course::of(&self.trial.planned.profile);
+        let mut course = Course::from_profile(&self.trial.planned.profile);
         let repeats = !matches!(self.trial.planned.profile, Profile::Steps { .. });
         let mut knee = Knee::default();
         while let Some(level) = course.next(knee.broke_at.map(|at| at.elapsed())) {
@@ -696,7 +696,7 @@ impl PhaseRunner<'_, '_, '_> {
         };
         let metrics = self.metrics(window);
         let result = window.of_target();
-        let mut verdict = Verdict::of(objective, &metrics, result)?;
+        let mut verdict = Verdict::new(objective, &metrics, result)?;
         let level = window.level;
         verdict.load = level.map_or(0.0, |level| offered_load(level, &metrics));
         let late = result.and_then(|result| result.late.as_ref());

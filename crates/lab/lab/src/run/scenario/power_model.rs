@@ -97,7 +97,7 @@ mod tests {
 
     fn metric(source: Source) -> Metric {
         Metric {
-            quantity: Quantity::new(3.0, Unit::of(Base::Joule)),
+            quantity: Quantity::new(3.0, Unit::from_base(Base::Joule)),
             source,
             model: None,
             meter: None,

@@ -123,24 +123,24 @@ mod tests {
             let id = readings.register(Series {
                 owner: Owner::Host,
                 metric: metric.clone(),
-                unit: Unit::of(Base::Nanosecond),
+                unit: Unit::from_base(Base::Nanosecond),
                 kind: SeriesKind::Counter,
                 source: Source::Measured,
             });
             readings.record(id, value * 1e9);
         }
-        Snapshot::of(Nanoseconds(seconds * 1_000_000_000), &readings)
+        Snapshot::from_readings(Nanoseconds(seconds * 1_000_000_000), &readings)
     }
 
     #[test]
     fn times_become_processors_and_a_mean_frequency() {
-        let at = |part| counter::CPU_AT.of(part);
+        let at = |part| counter::CPU_AT.fill(part);
         let begin = snapshot(
             0,
             &[
                 (at(2_000_000), 5.0),
                 (at(1_000_000), 1.0),
-                (counter::CPU_BUSY_AT.of(1_000_000), 0.5),
+                (counter::CPU_BUSY_AT.fill(1_000_000), 0.5),
             ],
         );
         let end = snapshot(
@@ -148,12 +148,12 @@ mod tests {
             &[
                 (at(2_000_000), 6.0),
                 (at(1_000_000), 4.0),
-                (counter::CPU_BUSY_AT.of(1_000_000), 2.5),
+                (counter::CPU_BUSY_AT.fill(1_000_000), 2.5),
             ],
         );
         let found: BTreeMap<String, f64> = between(&begin, &end, 4.0)
             .into_iter()
-            .map(|found| (Pattern(found.metric.name).of(found.part), found.value))
+            .map(|found| (Pattern(found.metric.name).fill(found.part), found.value))
             .collect();
         let expected = [
             ("frequency.1000_mhz", 0.75),
@@ -178,7 +178,7 @@ mod tests {
         );
         let found: Vec<(String, f64)> = between(&begin, &end, 4.0)
             .into_iter()
-            .map(|found| (Pattern(found.metric.name).of(found.part), found.value))
+            .map(|found| (Pattern(found.metric.name).fill(found.part), found.value))
             .collect();
         let expected = [("idle.C1".to_owned(), 1.0), ("idle.C6".to_owned(), 0.5)];
         assert_eq!(found, expected);

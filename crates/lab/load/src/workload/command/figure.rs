@@ -159,7 +159,7 @@ pub fn unit(text: &str) -> Option<(Unit, f64)> {
         scaled.or_else(|| Some((text.parse().ok()?, 1.0)))
     };
     match text.split_once('/') {
-        None => part(text).map(|(base, factor)| (Unit::of(base), factor)),
+        None => part(text).map(|(base, factor)| (Unit::from_base(base), factor)),
         Some((base, per)) => {
             let ((base, factor), (per, divisor)) = (part(base)?, part(per)?);
             Some((Unit::per(base, per), factor / divisor))
@@ -204,7 +204,7 @@ impl Figure {
     /// When it is not there, no number, negative or not finite; with the last lines of the output.
     pub fn read(&self, name: &str, output: &str) -> Outcome<Reading> {
         let found = match &self.place {
-            Place::Count(count) => Ok(Found::of(*count)),
+            Place::Count(count) => Ok(Found::from_value(*count)),
             Place::Json(pointer) => json(output, pointer),
             Place::Csv { column, row } => csv(output, column, row.as_deref()),
             Place::Regex(pattern) => matched(output, pattern),
@@ -244,7 +244,7 @@ struct Found {
 }
 
 impl Found {
-    fn of(value: f64) -> Self {
+    fn from_value(value: f64) -> Self {
         Self {
             value,
             ..Self::default()
@@ -273,9 +273,9 @@ impl Found {
             return Some(part.clone());
         }
         let (other, other_factor) = known(&self.after)?;
-        let is_count = other == Unit::of(Base::One) && other_factor != 1.0;
+        let is_count = other == Unit::from_base(Base::One) && other_factor != 1.0;
         let is_scaled = is_count || other == unit && other_factor != factor;
-        let is_percent = self.after == "%" && unit != Unit::of(Base::Percent);
+        let is_percent = self.after == "%" && unit != Unit::from_base(Base::Percent);
         (named != AUTO && (is_scaled || is_percent)).then(|| {
             format!(
                 "read in {named}, and `{}` follows it: `unit = \"auto\"` reads the unit that stands there",
@@ -289,7 +289,7 @@ impl Found {
 fn known(word: &str) -> Option<(Unit, f64)> {
     let suffix = SUFFIXES.iter().find(|(suffix, _)| *suffix == word);
     if let Some((_, factor)) = suffix {
-        return Some((Unit::of(Base::One), *factor));
+        return Some((Unit::from_base(Base::One), *factor));
     }
     let (unit, factor) = unit(word)?;
     let is_named = |base: Base| matches!(base, Base::Item(_));
@@ -314,7 +314,7 @@ fn json(output: &str, pointer: &str) -> Result<Found, FigureError> {
     match document.pointer(pointer) {
         Some(Value::Number(number)) => number
             .as_f64()
-            .map(Found::of)
+            .map(Found::from_value)
             .ok_or_else(|| FigureError::Text(number.to_string())),
         Some(Value::String(text)) => Found::of_field(text),
         Some(_) => Err(FigureError::Value(pointer.to_owned())),

@@ -134,7 +134,10 @@ fn time(text: &str) -> Option<Duration> {
 
 /// The work that a generator printed; `None` where it printed none that is known.
 pub fn read(generator: &'static Generator, output: &str) -> Option<Printed> {
-    let (mut scope, mut printed) = (Scope::default(), Output::of(&generator.program, output));
+    let (mut scope, mut printed) = (
+        Scope::default(),
+        Output::from_driver(&generator.program, output),
+    );
     for figure in &generator.figures {
         printed.figure(figure, &mut scope).ok()?;
     }

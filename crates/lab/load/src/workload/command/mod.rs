@@ -292,16 +292,16 @@ static ABOUT: About = About {
         LOAD, SERVE, READY, PREPARE, PACKAGES, FILES, STDIN, WORK, METRICS,
     ],
     target_programs: &[
-        Program::of("bash", "bash"),
-        Program::of("timeout", "coreutils"),
+        Program::new("bash", "bash"),
+        Program::new("timeout", "coreutils"),
     ],
     client_programs: &[
-        Program::of("bash", "bash"),
-        Program::of("timeout", "coreutils"),
+        Program::new("bash", "bash"),
+        Program::new("timeout", "coreutils"),
     ],
-    level: Some(LoadLevel::of(
+    level: Some(LoadLevel::new(
         &LEVEL,
-        Unit::of(Base::One),
+        Unit::from_base(Base::One),
         1.0,
         "level of the command",
     )),
@@ -358,7 +358,7 @@ impl Workload for Command {
             Service::default()
         };
         for _ in 0..WARMUP_RUNS.integer(settings) {
-            let scratch = &Scratch::of(context.target);
+            let scratch = &Scratch::from_target(context.target);
             let load = self.load(LoadSpec {
                 address,
                 scratch,
@@ -441,7 +441,7 @@ impl Workload for Command {
                 headline: true,
                 title: format!("{name}, as the command printed it"),
             };
-            metrics.0.insert(OWN.of(&name), metric);
+            metrics.0.insert(OWN.fill(&name), metric);
         }
         let work: Option<Figure> = figures(&WORK, settings)?;
         let work = work.map(|work| work.read("work", output)).transpose()?;
@@ -462,7 +462,7 @@ impl Workload for Command {
                         per: Some(Base::Second),
                     },
                 )),
-            ) => (WorkDone::Rate(of(amount, base)), Vec::new()),
+            ) => (WorkDone::Rate(work_of(amount, base)), Vec::new()),
             (Extent::ToCompletion, None) => {
                 let work = printed.map(|of| super::output::work(of.amount, of.base, of.phrase));
                 let work = work.unwrap_or_else(once);
@@ -471,7 +471,7 @@ impl Workload for Command {
             (Extent::ToCompletion, Some((amount, Unit { base, per: None }))) => {
                 positive(COMMAND, "work", Some(amount))?;
                 (
-                    WorkDone::Total(of(amount, base)),
+                    WorkDone::Total(work_of(amount, base)),
                     vec![Claim::elapsed(elapsed)],
                 )
             }
@@ -512,7 +512,7 @@ fn times(line: &str) -> Option<f64> {
 }
 
 /// Work in a unit of the plan.
-fn of(amount: f64, base: Base) -> Work {
+fn work_of(amount: f64, base: Base) -> Work {
     super::output::work(amount, base, &format!("do 1 {}", base.symbol()))
 }
 

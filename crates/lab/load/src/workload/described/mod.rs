@@ -264,7 +264,7 @@ pub fn read(kind: &str) -> Result<Described, toml::de::Error> {
     let programs = |programs: &'static [[String; 2]]| {
         let programs = programs.iter();
         let programs: Vec<Program> = programs
-            .map(|[name, package]| Program::of(name, package))
+            .map(|[name, package]| Program::new(name, package))
             .collect();
         &*programs.leak()
     };
@@ -481,7 +481,10 @@ impl Workload for Described {
     }
 
     fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
-        let (address, scratch) = (context.target.about().address, Scratch::of(context.target));
+        let (address, scratch) = (
+            context.target.about().address,
+            Scratch::from_target(context.target),
+        );
         let timing = Timing {
             warmup: Duration::ZERO,
             duration: Duration::ZERO,
@@ -570,7 +573,7 @@ impl Workload for Described {
                 let declared = metric::lookup(&shows.name).ok_or_else(|| {
                     HostError::Setting(format!("the catalogue has no metric `{}`", shows.name))
                 })?;
-                let unit = shows.unit.unwrap_or(Unit::of(vtax_core::Base::One));
+                let unit = shows.unit.unwrap_or(Unit::from_base(vtax_core::Base::One));
                 let (value, title) = (value(&shows.name, &shows.value)?, scope.text(&shows.title)?);
                 metrics.add_in(declared, value, unit, &title);
                 if shows.lead {

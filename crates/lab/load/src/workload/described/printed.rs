@@ -114,7 +114,7 @@ impl<'a> Printed<'a> {
     }
 
     /// An output that may be a text, and JSON from its first brace on.
-    pub fn of(driver: &'a str, text: &str) -> Self {
+    pub fn from_driver(driver: &'a str, text: &str) -> Self {
         let document = text.find('{').and_then(|from| text.get(from..));
         let document = document.and_then(|document| serde_json::from_str(document).ok());
         Self {

@@ -72,7 +72,7 @@ fn read(threads: &mut VmmThreads, readings: &mut Readings) -> Snapshot {
     let now = Nanoseconds(NOW.fetch_add(LIST_AGAIN.0, Ordering::Relaxed));
     readings.clear_values();
     threads.read(now, readings).unwrap();
-    Snapshot::of(Nanoseconds(0), readings)
+    Snapshot::from_readings(Nanoseconds(0), readings)
 }
 
 fn value(snapshot: &Snapshot, metric: &str) -> f64 {
@@ -302,7 +302,7 @@ fn real_threads_that_come_and_go_are_charged_to_their_role() {
     let mut readings = Readings::default();
     let mut before = {
         threads.read(Nanoseconds(0), &mut readings).unwrap();
-        Snapshot::of(Nanoseconds(0), &readings)
+        Snapshot::from_readings(Nanoseconds(0), &readings)
     };
     let first = before.clone();
     let mut now = Nanoseconds(0);
@@ -323,7 +323,7 @@ fn real_threads_that_come_and_go_are_charged_to_their_role() {
             // Other tests' threads in this process may end when one begins: the number of threads says nothing.
             now = Nanoseconds(now.0 + LIST_AGAIN.0);
             threads.read(now, &mut readings).unwrap();
-            let after = Snapshot::of(Nanoseconds(0), &readings);
+            let after = Snapshot::from_readings(Nanoseconds(0), &readings);
             for metric in [counter::CPU_VCPU, counter::CPU_EMULATOR, counter::CPU_VHOST] {
                 let step = after.since(&before, &Owner::Target, metric).unwrap();
                 assert!(step.value >= 0.0, "{metric} fell by {step}");

@@ -600,7 +600,7 @@ fn archive(path: &Path) -> Result<File, HostError> {
     let folder = folder.unwrap_or_else(|_| std::env::temp_dir());
     let mut unpacked =
         tempfile::tempfile_in(&folder).map_err(HostError::file("create", &folder))?;
-    let plain = Plain::of(Box::new(file), path, BOUNDS.free)?;
+    let plain = Plain::from_file(Box::new(file), path, BOUNDS.free)?;
     let mut bounded = Hashed::new(plain, BOUNDS.bytes);
     let copied = io::copy(&mut bounded, &mut unpacked);
     if bounded.is_over || bounded.source().is_bomb {

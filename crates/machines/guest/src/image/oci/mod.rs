@@ -464,7 +464,7 @@ fn unpack(
     for layer in &layout.layers {
         fs::create_dir(&staging).map_err(HostError::file("create", &staging))?;
         let own = image::layer::Layer::new(&staging, tree)?;
-        let plain = Plain::of(layout.layer(layer)?, &layer.name, bounds.free)?;
+        let plain = Plain::from_file(layout.layer(layer)?, &layer.name, bounds.free)?;
         let mut hashed = Hashed::new(plain, left.bytes);
         let applied = apply(
             &mut hashed,

@@ -91,7 +91,11 @@ impl Plain {
     ///
     /// # Errors
     /// When its first bytes cannot be read, or the program that decompresses it cannot be started.
-    pub fn of(file: Box<dyn Read + Send>, name: &Path, free: u64) -> Result<Self, HostError> {
+    pub fn from_file(
+        file: Box<dyn Read + Send>,
+        name: &Path,
+        free: u64,
+    ) -> Result<Self, HostError> {
         let mut first = Vec::new();
         let mut file = file;
         (&mut file)

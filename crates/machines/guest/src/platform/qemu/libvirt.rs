@@ -283,7 +283,7 @@ fn relayed(domain: &DomainGuard) -> Result<Wire, HostError> {
             }
         }
     });
-    Ok(Wire::of(agent::PEER, ours))
+    Ok(Wire::new(agent::PEER, ours))
 }
 
 fn relay(virsh: &Virsh, name: &str, line: &str) -> String {

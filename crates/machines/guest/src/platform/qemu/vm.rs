@@ -258,7 +258,7 @@ fn start(place: &dyn Surroundings, line: &CommandLine) -> Result<Process, HostEr
         .spawn()
         .map_err(HostError::process("start", "QEMU"))?;
     let console = place.outside(&place.run_dir().join("console.log"));
-    Ok(Process::of("QEMU", child, messages, console))
+    Ok(Process::new("QEMU", child, messages, console))
 }
 
 /// Connects to a socket that QEMU will open.

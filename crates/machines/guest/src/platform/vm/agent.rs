@@ -90,7 +90,7 @@ impl Agent {
     pub(in crate::platform) fn on_console(line: UnixStream, console: File) -> Self {
         Self {
             console: Some(console),
-            ..Self::over(Wire::of(PEER, line))
+            ..Self::over(Wire::new(PEER, line))
         }
     }
 

@@ -36,7 +36,7 @@ pub fn counters(interrupts: &str, stat: &str, net_dev: &str) -> BTreeMap<String,
     counters.extend(network_bytes(net_dev).map(|bytes| (counter::NET_BYTES.to_owned(), bytes)));
     for source in interrupt_sources(interrupts) {
         let mut add = |name: String| *counters.entry(name).or_insert(0.0) += source.count;
-        add(counter::INTERRUPTS.of(&source.name));
+        add(counter::INTERRUPTS.fill(&source.name));
         if source.is_paravirtual {
             add(counter::INTERRUPTS_PARAVIRTUAL.to_owned());
         }
@@ -46,9 +46,9 @@ pub fn counters(interrupts: &str, stat: &str, net_dev: &str) -> BTreeMap<String,
         match line {
             Line::All(times) => {
                 // User time includes guest time; in stolen time the processor works for others.
-                let busy = CpuState::BUSY.map(|state| times.of(state).0 as f64);
+                let busy = CpuState::BUSY.map(|state| times.in_state(state).0 as f64);
                 put(counter::CPU_BUSY, busy.iter().sum());
-                put(counter::CPU_STEAL, times.of(CpuState::Steal).0 as f64);
+                put(counter::CPU_STEAL, times.in_state(CpuState::Steal).0 as f64);
             }
             Line::Interrupts(total) => drop(put(counter::INTERRUPTS_TOTAL, total as f64)),
             Line::ContextSwitches(count) => drop(put(counter::CONTEXT_SWITCHES, count as f64)),

@@ -58,7 +58,7 @@ pub(in crate::platform) fn pin_each(threads: &[u32], cpus: &[u32]) -> Result<(),
 
 impl Process {
     /// The process of a VMM that errors call `name`. The VMM writes `messages`, its guest writes `console`.
-    pub(in crate::platform) fn of(
+    pub(in crate::platform) fn new(
         name: &'static str,
         child: Child,
         messages: PathBuf,
@@ -268,7 +268,7 @@ mod tests {
         let logged = vtax_log::testing::logged(|| {
             let child = Command::new("sleep").arg("60").spawn().unwrap();
             let nowhere = PathBuf::new();
-            drop(Process::of("QEMU", child, nowhere.clone(), nowhere));
+            drop(Process::new("QEMU", child, nowhere.clone(), nowhere));
         });
         let lines: Vec<&str> = logged.lines().collect();
         let of =

@@ -35,11 +35,11 @@ pub(in crate::platform) enum Received {
 impl Wire {
     /// Connects to a peer, which errors call `peer`.
     pub(in crate::platform) fn connect(peer: &'static str, path: &Path) -> std::io::Result<Self> {
-        Ok(Self::of(peer, UnixStream::connect(path)?))
+        Ok(Self::new(peer, UnixStream::connect(path)?))
     }
 
     /// A wire over a socket that is connected.
-    pub(in crate::platform) fn of(peer: &'static str, stream: UnixStream) -> Self {
+    pub(in crate::platform) fn new(peer: &'static str, stream: UnixStream) -> Self {
         Self {
             peer,
             stream,

@@ -71,7 +71,7 @@ impl Guest {
                 seat.command(Space::Switch, line)
             })
             .map_err(HostError::process("start", binary))?;
-        let mut process = Process::of(vmm.program(), started.child, started.log, console);
+        let mut process = Process::new(vmm.program(), started.child, started.log, console);
         let (pid, vcpu_threads) = threads(vmm, machine.vcpus, &mut process, seat)?;
         process.hold(pid);
         if let Some(pin) = pin {

@@ -178,7 +178,7 @@ impl Worker {
                         }
                         Parsed::Request(request) => {
                             let (length, keep_alive) = (request.length, request.keep_alive);
-                            let target = Target::of(&request);
+                            let target = Target::from_request(&request);
                             connection.input.drain(..length);
                             self.request(number, connection, target, keep_alive);
                         }

@@ -177,11 +177,11 @@ impl Guest {
     /// The same port with limits.
     #[must_use]
     pub fn with_limits(mut self, limits: &Limits) -> Self {
-        self.guard = Guard::of(limits).map(Box::new);
+        self.guard = Guard::from_limits(limits).map(Box::new);
         let most = limits.memory.map_or(MOST_MAPPED, NonZeroU64::get);
         let account = limits
             .populate
-            .map(|most| Arc::new(Account::of(most.get())));
+            .map(|most| Arc::new(Account::with_limit(most.get())));
         self.memory = GuestMemory::at_most(most).on_account(account);
         self
     }

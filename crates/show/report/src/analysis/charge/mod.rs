@@ -6,7 +6,7 @@ mod study;
 mod table;
 
 pub use study::{GuestCharge, Measurement, MonitorCost, PlatformStudy, Study, StudyError};
-pub use table::of as table;
+pub use table::markdown;
 
 use vtax_results::stats::{extremes, mean};
 
@@ -381,7 +381,7 @@ mod tests {
         let mut platform = study();
         assert!((platform.stated_error("small").unwrap() - 3200.0 / 4000.0).abs() < 1e-9);
         let text = |platform: &PlatformStudy| {
-            super::table(&Study {
+            super::markdown(&Study {
                 name: "pair".to_owned(),
                 place: "local".to_owned(),
                 source: vtax_core::Source::Measured,

@@ -154,14 +154,14 @@ impl Study {
     /// # Errors
     /// When there is no study, or it is damaged.
     pub fn read(directory: &Path) -> Result<Self, StudyError> {
-        Self::of(&ResultsDir::open(directory)?)
+        Self::from_results(&ResultsDir::open(directory)?)
     }
 
     /// Builds the study from the trials of a run.
     ///
     /// # Errors
     /// When a trial is damaged, or none of them was charged.
-    pub fn of(results: &ResultsDir) -> Result<Self, StudyError> {
+    pub fn from_results(results: &ResultsDir) -> Result<Self, StudyError> {
         let run = results.run();
         let host = results.host()?;
         let mut notes = Vec::new();
@@ -295,7 +295,10 @@ fn measurement(
     let span = window.1.saturating_since(window.0);
     let by_method = |family: &'static Family| {
         METHODS.into_iter().filter_map(move |method| {
-            Some((method.to_owned(), time(host, &family.of(method), span)?))
+            Some((
+                method.to_owned(),
+                time(host, &family.name_of(method), span)?,
+            ))
         })
     };
     let softirqs: BTreeMap<String, Nanoseconds> = by_method(metric::CHARGE_HOST_SOFTIRQ).collect();
@@ -345,7 +348,7 @@ fn guest(load: &str, metrics: &Metrics, span: Nanoseconds) -> GuestCharge {
         errors: METHODS
             .into_iter()
             .filter_map(|method| {
-                let error = time(metrics, &metric::CHARGE_ERROR.of(method), span)?;
+                let error = time(metrics, &metric::CHARGE_ERROR.name_of(method), span)?;
                 Some((method.to_owned(), error))
             })
             .collect(),
@@ -379,7 +382,7 @@ mod tests {
 
     fn metrics(values: &[(&str, f64)]) -> Metrics {
         let metric = |value: f64| Metric {
-            quantity: Quantity::new(value, Unit::of(Base::One)),
+            quantity: Quantity::new(value, Unit::from_base(Base::One)),
             source: Source::Simulated,
             model: None,
             meter: None,
@@ -551,7 +554,7 @@ mod tests {
         let monitor = containers.monitor.as_ref().unwrap();
         assert_eq!(monitor.load, "middle");
         assert!((monitor.with[0] / monitor.without[0] - 1.02).abs() < 1e-6);
-        let table = super::super::table(&study);
+        let table = super::super::markdown(&study);
         assert!(
             table.contains("(+2.00 %)") && table.contains("1 round of 2 s"),
             "{table}"
@@ -566,7 +569,7 @@ mod tests {
         };
         let read = |trials: Vec<Trial>| {
             let directory = tempfile::tempdir().unwrap();
-            Study::of(&stored(directory.path(), trials)).unwrap()
+            Study::from_results(&stored(directory.path(), trials)).unwrap()
         };
         let good = read(vec![pair(100.0, 10.0), doubted(pair(900.0, 10.0))]);
         assert_eq!(good.platforms[0].measurements.len(), 3);

@@ -9,7 +9,7 @@ use vtax_results::stats::mean;
 use vtax_results::text::Table;
 
 /// Renders the tables of a study, one platform after another.
-pub fn of(study: &Study) -> String {
+pub fn markdown(study: &Study) -> String {
     let platforms = study.platforms.iter();
     let parts = platforms.map(|platform| {
         let notes = notes(study, platform);

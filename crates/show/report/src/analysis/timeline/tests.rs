@@ -74,7 +74,7 @@ fn grows(owner: &str, metric: &str, base: Base, rate: f64) -> Samples {
         series: Series {
             owner: Owner::named(owner),
             metric: metric.to_owned(),
-            unit: Unit::of(base),
+            unit: Unit::from_base(base),
             kind: SeriesKind::Counter,
             source: Source::Measured,
         },
@@ -277,7 +277,7 @@ fn a_record_without_its_processors_has_them_by_the_columns_of_the_host() {
             .all(|one| is_wanted(&one.series.owner, &one.series.metric))
     );
     let trial = trial(&[], None);
-    assert_eq!(Counted::of(&trial, &samples).processors, 4);
+    assert_eq!(Counted::from_trial(&trial, &samples).processors, 4);
     assert_agree(
         &sums(&cpu(&trial, &samples)),
         &table(&counters, 4, false, &[]),
@@ -309,7 +309,7 @@ fn the_power_is_of_the_series_that_the_record_names() {
     ];
     let mut trial = trial(&[], None);
     let metric = Metric {
-        quantity: Quantity::new(30.0, Unit::of(Base::Watt)),
+        quantity: Quantity::new(30.0, Unit::from_base(Base::Watt)),
         source: Source::Measured,
         model: None,
         meter: None,

@@ -115,7 +115,7 @@ impl State {
 }
 
 impl Inbox {
-    pub(super) fn of(host: &str) -> Self {
+    pub(super) fn for_host(host: &str) -> Self {
         Self {
             host: host.to_owned(),
             ..Self::default()
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_lost_once_in_the_log_and_one_that_is_closed_is_not() {
-        let inbox = Inbox::of("there");
+        let inbox = Inbox::for_host("there");
         let lost = logged(|| {
             inbox.take("nonsense\u{1b}[2J");
             inbox.lose("its connection ended".to_owned());
@@ -296,7 +296,7 @@ mod tests {
         let of = "<4>vtax_lab::place::actor::remote::connection: the connection to there is lost: ";
         assert!(lost.starts_with(of) && lost.lines().count() == 1, "{lost}");
         assert!(lost.contains("it sent `nonsense [2J`"), "{lost}");
-        let inbox = Inbox::of("there");
+        let inbox = Inbox::for_host("there");
         inbox.state().is_closing = true;
         assert_eq!(logged(|| inbox.lose("its connection ended".to_owned())), "");
     }

@@ -83,7 +83,7 @@ fn both(
         let series = Series {
             owner: Owner::named(owner),
             metric: (*name).to_owned(),
-            unit: Unit::of(Base::Nanosecond),
+            unit: Unit::from_base(Base::Nanosecond),
             kind: SeriesKind::Counter,
             source: Source::Measured,
         };

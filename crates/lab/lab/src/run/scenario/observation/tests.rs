@@ -56,13 +56,13 @@ pub(in crate::run) fn snapshot(seconds: u64, counters: &[(&str, &str, f64)]) -> 
         let id = readings.register(Series {
             owner: Owner::named(owner),
             metric: (*metric).to_owned(),
-            unit: Unit::of(Base::Nanosecond),
+            unit: Unit::from_base(Base::Nanosecond),
             kind: SeriesKind::Counter,
             source: Source::Measured,
         });
         readings.record(id, value * 1e9);
     }
-    Snapshot::of(Nanoseconds(seconds * 1_000_000_000), &readings)
+    Snapshot::from_readings(Nanoseconds(seconds * 1_000_000_000), &readings)
 }
 
 fn alone(is_vm: bool) -> [ObservedGuest; 1] {

@@ -25,7 +25,7 @@ enum Kind {
 }
 
 impl Course {
-    pub fn of(profile: &Profile) -> Self {
+    pub fn from_profile(profile: &Profile) -> Self {
         let (kind, every) = match profile {
             Profile::Search {
                 from,
@@ -105,7 +105,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn search(from: f64, to: f64, within: f64, capacity: f64) -> (Option<f64>, usize) {
-        let mut course = Course::of(&Profile::Search {
+        let mut course = Course::from_profile(&Profile::Search {
             from,
             to,
             within,
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_ramp_ends_a_given_time_after_its_objective_broke_and_steps_go_on() {
         let levels = |profile: &Profile, broke: Option<Duration>| {
-            let mut course = Course::of(profile);
+            let mut course = Course::from_profile(profile);
             std::iter::from_fn(|| course.next(broke)).count()
         };
         let every = Duration::from_secs(1);

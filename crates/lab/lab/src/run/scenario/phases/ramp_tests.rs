@@ -183,7 +183,7 @@ impl Workload for Fake {
         };
         let metric = |name: &str, value: f64, base| {
             let metric = Metric {
-                quantity: Quantity::new(value, Unit::of(base)),
+                quantity: Quantity::new(value, Unit::from_base(base)),
                 source: Source::Measured,
                 model: None,
                 meter: None,
@@ -370,13 +370,13 @@ fn drive(workload: &'static Fake, streams_lines: bool) -> (Seen, usize) {
             host: Source::Measured,
         },
         signals: &Signals::install().unwrap(),
-        guests: DrivenGuests::of(&mut guests).unwrap(),
+        guests: DrivenGuests::from_guests(&mut guests).unwrap(),
         instruments: Instruments {
             observer: &observer,
             watch: &HostWatch::new(&Roots::host(), folder.path()),
             metering: &metering,
             charging: None,
-            live: LiveSampler::of(Source::Measured),
+            live: LiveSampler::for_host(Source::Measured),
         },
         log: &mut Log {
             file: std::fs::File::create(folder.path().join("log")).unwrap(),
@@ -564,7 +564,7 @@ fn knee_of(levels: &[(f64, u64, u64, f64)]) -> (Option<f64>, Option<f64>, Option
     let objective = Objective {
         metric: "latency.p99".to_owned(),
         at_least: false,
-        limit: Quantity::new(0.02, Unit::of(Base::Second)),
+        limit: Quantity::new(0.02, Unit::from_base(Base::Second)),
         has_unit: true,
     };
     let mut knee = Knee::default();
@@ -578,13 +578,13 @@ fn knee_of(levels: &[(f64, u64, u64, f64)]) -> (Option<f64>, Option<f64>, Option
             ..WorkloadResult::default()
         };
         let value = *milliseconds as f64 / 1e3;
-        let seconds = Unit::of(Base::Second);
-        let p99 = Metric::of(metric::LATENCY_P99, "", seconds, value, Source::Measured);
-        let percent = Unit::of(Base::Percent);
-        let failed = Metric::of(metric::ERRORS, "", percent, *errors, Source::Measured);
+        let seconds = Unit::from_base(Base::Second);
+        let p99 = Metric::new(metric::LATENCY_P99, "", seconds, value, Source::Measured);
+        let percent = Unit::from_base(Base::Percent);
+        let failed = Metric::new(metric::ERRORS, "", percent, *errors, Source::Measured);
         let metrics = [(metric::LATENCY_P99, p99), (metric::ERRORS, failed)];
         let metrics = metrics.map(|(of, metric)| (of.name.to_owned(), metric));
-        let mut verdict = Verdict::of(&objective, &metrics.into(), Some(&result)).unwrap();
+        let mut verdict = Verdict::new(&objective, &metrics.into(), Some(&result)).unwrap();
         verdict.load = *load;
         knee.judged(*load, vec![verdict]);
     }

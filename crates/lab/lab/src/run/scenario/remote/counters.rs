@@ -55,7 +55,7 @@ impl HostCounters {
                 readings.record(id, value);
             }
         }
-        Snapshot::of(at, &readings)
+        Snapshot::from_readings(at, &readings)
     }
 }
 
