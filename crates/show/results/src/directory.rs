@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Creates, extends and reads a results directory; the only module with its layout.
 
+use super::checksums::{self, SUMS};
 use super::{
     FORMAT, HistogramRecord, ResultsError, RunInfo, SampleReader, SampleWriter, Trial, Work,
     histograms,
@@ -65,7 +66,7 @@ impl ResultsDir {
         run.check(&path.join(RUN))?;
         for entry in dir.list()? {
             let name = entry.name.to_string_lossy();
-            let ours = ["plan.toml", "host.json", "trials", "lost+found"].contains(&&*name)
+            let ours = ["plan.toml", "host.json", SUMS, "trials", "lost+found"].contains(&&*name)
                 || is_partial(&name);
             if !ours {
                 return Err(ResultsError::NotEmpty {
@@ -75,9 +76,17 @@ impl ResultsDir {
             }
         }
         dir.create_dir(TRIALS)?;
-        dir.write("plan.toml", plan_text.as_bytes())?;
-        dir.write("host.json", &to_json(&path.join("host.json"), host)?)?;
-        dir.write(RUN, &to_json(&path.join(RUN), run)?)?;
+        let host = to_json(&path.join("host.json"), host)?;
+        let record = to_json(&path.join(RUN), run)?;
+        let files = [
+            ("plan.toml", plan_text.as_bytes()),
+            ("host.json", &host),
+            (RUN, &record),
+        ];
+        dir.write(SUMS, checksums::of_contents(&files).as_bytes())?;
+        for (name, bytes) in files {
+            dir.write(name, bytes)?;
+        }
         if let Some(parent) = path.parent()
             && !parent.as_os_str().is_empty()
         {
@@ -118,9 +127,10 @@ impl ResultsDir {
     /// the holder of the lab's lock.
     ///
     /// # Errors
-    /// As [`ResultsDir::open`], and when a leftover cannot be removed.
+    /// As [`ResultsDir::open`] and [`ResultsDir::verify`], and when a leftover cannot be removed.
     pub fn resume(path: &Path) -> Result<Self, ResultsError> {
         let results = Self::open(path)?;
+        results.verify()?;
         let trials = results.dir.create_dir(TRIALS)?;
         for directory in [&results.dir, &trials] {
             for entry in directory.list()? {
@@ -130,6 +140,23 @@ impl ResultsDir {
             }
         }
         Ok(results)
+    }
+
+    /// Checks that the plan, the facts about the host and the record of the run are those that were written when the run
+    /// began.
+    ///
+    /// # Errors
+    /// When one was changed since, or the directory has no sums.
+    pub fn verify(&self) -> Result<(), ResultsError> {
+        for name in ["plan.toml", "host.json", RUN] {
+            let path = self.path().join(name);
+            match checksums::is_intact(&self.dir, name)? {
+                Some(true) => {}
+                Some(false) => return Err(ResultsError::Edited(path)),
+                None => return Err(ResultsError::NoSum(path)),
+            }
+        }
+        Ok(())
     }
 
     /// Path of the directory, for messages and names. Access to its content goes through [`ResultsDir::dir`].
@@ -282,7 +309,8 @@ impl ResultsDir {
         self.trial(trial.index)?;
         let path = self.trial_path(trial.index).join("trial.json");
         let trial_dir = self.trial_dir(trial.index)?;
-        Ok(trial_dir.write("trial.json", &to_json(&path, trial)?)?)
+        trial_dir.write("trial.json", &to_json(&path, trial)?)?;
+        checksums::write(&trial_dir)
     }
 
     /// Opens the samples of one trial.
@@ -417,6 +445,7 @@ impl TrialWriter {
         self.dir.remove_all(EVENTS)?;
         let file = self.path().join("trial.json");
         self.dir.write("trial.json", &to_json(&file, &trial)?)?;
+        checksums::write(&self.dir)?;
         for entry in self.dir.list()?.iter().filter(|entry| entry.is_file) {
             let file = self.dir.file(&entry.name)?;
             file.sync_all()
@@ -477,6 +506,11 @@ pub(super) fn read_trial(
         return Err(corrupted(format!(
             "it says that it is trial {}",
             trial.index
+        )));
+    }
+    if checksums::is_intact(&results.dir.dir(below)?, "trial.json")? == Some(false) {
+        return Err(corrupted(format!(
+            "it was changed after it was written: {SUMS} has another digest"
         )));
     }
     trial.check(&file)?;

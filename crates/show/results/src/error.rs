@@ -32,6 +32,12 @@ pub enum ResultsError {
         /// Its format version.
         found: u64,
     },
+    /// A file of the run's record was changed after the run began.
+    #[error("{} was changed after the run began, by its digest in SHA256SUMS: restore it from a copy, or run the plan into another directory", .0.display())]
+    Edited(PathBuf),
+    /// The sums of the run lack a file of its record.
+    #[error("{} has no digest in SHA256SUMS, so that it cannot be checked: an earlier vtax began the run, or the sums were changed; run the plan into another directory", .0.display())]
+    NoSum(PathBuf),
     /// The content of a file is invalid.
     #[error("{} is corrupted: {why}. {remedy}", path.display())]
     Corrupted {

@@ -5,12 +5,14 @@
 //! plan.toml                    the plan as it was run
 //! run.json                     format version, seed, profile, schedule
 //! host.json                    hardware, kernel, versions, mitigations, clock source
+//! SHA256SUMS                   digests of these three, as they were when the run began
 //! machines.json                who ran which block, where several machines did
 //! trials/0007/trial.json       one trial: treatment, timing, metrics, suspicion
 //! trials/0007/samples.parquet  every sample: t_ns, owner, metric, unit, kind, source, value
 //! trials/0007/latencies.hlog   distributions, an HdrHistogram interval log, where there are any
 //! trials/0007/workload.json    what the load generator printed, untouched
 //! trials/0007/log              the steps of the trial, and the guest's console
+//! trials/0007/SHA256SUMS       digests of the trial's files
 //! trials/0007.again-1/         an attempt that did not count and was run again; .failed-1 likewise
 //! report.html, figures/*.vl.json
 //! ```
@@ -24,6 +26,7 @@
 )]
 
 mod attempts;
+mod checksums;
 mod directory;
 pub mod emulated;
 mod error;

@@ -2,14 +2,16 @@
 //! The file names of a run's record: the files that another machine may return after a run of the plan.
 
 use super::attempts::Aside;
+use super::checksums::SUMS;
 use super::directory::trial_index;
 use std::path::{Component, Path};
 
 /// Files of the run.
-const RUN: [&str; 3] = ["plan.toml", "host.json", "run.json"];
+const RUN: [&str; 4] = ["plan.toml", "host.json", "run.json", SUMS];
 /// Files of a trial; the last one is the log of an emulated host.
-const TRIAL: [&str; 6] = [
+const TRIAL: [&str; 7] = [
     "trial.json",
+    SUMS,
     "samples.parquet",
     "latencies.hlog",
     "workload.json",
@@ -53,6 +55,8 @@ mod tests {
             "run.json",
             "plan.toml",
             "host.json",
+            "SHA256SUMS",
+            "trials/0000/SHA256SUMS",
             "trials/0000/trial.json",
             "trials/12345/log",
             "trials/0007.failed-1/samples.parquet",
