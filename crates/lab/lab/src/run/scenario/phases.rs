@@ -39,6 +39,9 @@ const START_INTERVAL: Duration = Duration::from_secs(2);
 const NEIGHBOURS_TAIL: Duration = Duration::from_millis(100);
 /// The starts of a command that does nothing by which the cost of a start is measured, beyond the first.
 const LAUNCHES: u32 = 3;
+/// The share of a level's offered operations that must be answered in its window. Before that a queue grows: a few seconds
+/// of waiting hide it from a latency, and from messages that are sent again.
+const ANSWERED: f64 = 0.95;
 /// The metrics of a level in events, in addition to the headlines.
 const LEVEL_METRICS: [&metric::Metric; 5] = [
     metric::CPU_CORES,
@@ -143,9 +146,11 @@ enum Discounted {
 }
 
 impl Verdict {
-    /// The verdict on a window by its metrics and the result of its load.
+    /// The verdict on a window of this length by its level, its metrics and the result of its load.
     fn new(
         objective: &Objective,
+        level: Option<Quantity>,
+        window: Nanoseconds,
         metrics: &BTreeMap<String, Metric>,
         result: Option<&WorkloadResult>,
     ) -> Result<Self, ObjectiveError> {
@@ -154,7 +159,8 @@ impl Verdict {
         let errors = errors.map(|errors| format!("{} were {errors}", metric::ERRORS.name));
         // Failed requests, and a level that the generator did not reach, break the objective however many were answered.
         let unreached = || result.and_then(|result| result.unreached.clone());
-        let failed = errors.or_else(unreached);
+        let backlog = || unanswered(level?, window, metrics);
+        let failed = errors.or_else(unreached).or_else(backlog);
         let unsupported = result.and_then(|result| unsupported(&objective.metric, result));
         let quantile = format!("{} was {found}", objective.metric);
         let is_discounted = failed.is_none() && unsupported.is_some();
@@ -165,7 +171,7 @@ impl Verdict {
                 (_, Some(unsupported)) => format!("{quantile} ({unsupported})"),
                 _ => quantile,
             },
-            load: 0.0,
+            load: level.map_or(0.0, |level| offered_load(level, metrics)),
             discounted: is_discounted.then_some(Discounted::Unsupported),
         })
     }
@@ -696,9 +702,8 @@ impl PhaseRunner<'_, '_, '_> {
         };
         let metrics = self.metrics(window);
         let result = window.of_target();
-        let mut verdict = Verdict::new(objective, &metrics, result)?;
-        let level = window.level;
-        verdict.load = level.map_or(0.0, |level| offered_load(level, &metrics));
+        let length = window.end.at.saturating_since(window.begin.at);
+        let mut verdict = Verdict::new(objective, window.level, length, &metrics, result)?;
         let late = result.and_then(|result| result.late.as_ref());
         if late.is_some_and(|late| self.instruments.metering.is_late(late)) {
             verdict.discounted = Some(Discounted::Late);
@@ -732,6 +737,26 @@ impl PhaseRunner<'_, '_, '_> {
         }
         Ok(())
     }
+}
+
+/// The operations that a level lacks, in words, where fewer than [`ANSWERED`] of those offered were answered in its window.
+/// `None` for a load that is not counted in the level's unit. Two operations may lie on the window's edges.
+fn unanswered(
+    level: Quantity,
+    window: Nanoseconds,
+    metrics: &BTreeMap<String, Metric>,
+) -> Option<String> {
+    let rate = metrics.get(metric::RATE.name)?.quantity;
+    let offered = offered_load(level, metrics);
+    let edges = 2.0 / window.as_secs_f64();
+    let is_answered = rate.value + edges >= ANSWERED * offered;
+    let lacks = rate.unit == level.unit && !is_answered;
+    lacks.then(|| {
+        format!(
+            "{rate} of {} were answered",
+            Quantity::new(offered, level.unit)
+        )
+    })
 }
 
 /// The reason why a load's requests do not support the quantile that an objective limits.

@@ -558,6 +558,31 @@ fn where_nobody_sees_its_lines_it_is_started_for_each_level() {
     assert_eq!(processes, 6);
 }
 
+#[test]
+fn a_level_of_which_too_little_is_answered_is_not_kept_whatever_its_latency() {
+    let per_second = Unit::per(Base::Operation, Base::Second);
+    let level = Quantity::new(349.0, per_second);
+    let lacks = |rate: f64, seconds: u64| {
+        let rate = Metric::new(metric::RATE, "", per_second, rate, Source::Measured);
+        let metrics = [(metric::RATE.name.to_owned(), rate)].into();
+        unanswered(level, Nanoseconds(seconds * 1_000_000_000), &metrics)
+    };
+    let found = lacks(258.0, 2).unwrap();
+    assert!(found.contains("258") && found.contains("349"), "{found}");
+    assert_eq!(lacks(332.0, 10), None);
+    assert!(lacks(330.0, 10).is_some());
+    // Two operations on the edges of a short window are no backlog.
+    assert_eq!(lacks(330.0, 1), None);
+    // A load that is counted in another unit has no share.
+    let connections = Quantity::new(349.0, Unit::from_base(Base::Byte));
+    let rate = Metric::new(metric::RATE, "", per_second, 1.0, Source::Measured);
+    let metrics = [(metric::RATE.name.to_owned(), rate)].into();
+    assert_eq!(
+        unanswered(connections, Nanoseconds(1_000_000_000), &metrics),
+        None
+    );
+}
+
 /// The knee, the load above it and the load from which requests are too few, of levels judged one after the other: the load,
 /// its number of requests, their p99 in milliseconds, and the share of failed requests in percent.
 fn knee_of(levels: &[(f64, u64, u64, f64)]) -> (Option<f64>, Option<f64>, Option<f64>) {
@@ -584,7 +609,14 @@ fn knee_of(levels: &[(f64, u64, u64, f64)]) -> (Option<f64>, Option<f64>, Option
         let failed = Metric::new(metric::ERRORS, "", percent, *errors, Source::Measured);
         let metrics = [(metric::LATENCY_P99, p99), (metric::ERRORS, failed)];
         let metrics = metrics.map(|(of, metric)| (of.name.to_owned(), metric));
-        let mut verdict = Verdict::new(&objective, &metrics.into(), Some(&result)).unwrap();
+        let mut verdict = Verdict::new(
+            &objective,
+            None,
+            Nanoseconds(1),
+            &metrics.into(),
+            Some(&result),
+        )
+        .unwrap();
         verdict.load = *load;
         knee.judged(*load, vec![verdict]);
     }
