@@ -55,6 +55,9 @@ pub struct Cli {
     /// How notifications are held: off, fixed, paper or adaptive
     #[arg(long, value_name = "MODE", default_value_t)]
     pub mode: Mode,
+    /// The time between two updates of mode paper [the paper's: 5s]
+    #[arg(long = "update", value_name = "TIME", value_parser = whole_microseconds)]
+    pub update_us: Option<u32>,
     /// The longest hold while the guest has not asked for another, such as 50us
     #[arg(long = "hold", value_name = "TIME", value_parser = whole_microseconds)]
     pub hold_us: Option<u32>,
@@ -156,6 +159,7 @@ impl Cli {
             ..PortConfig::default()
         };
         port.hold.mode = self.mode;
+        port.hold.update_us = self.update_us.unwrap_or(0);
         port.policy.default_us = self.hold_us.unwrap_or(port.policy.default_us);
         port.policy.cap_us = self
             .cap_us

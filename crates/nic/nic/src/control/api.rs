@@ -148,6 +148,10 @@ pub struct Change {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[arg(long = "fixed-tx", value_name = "TIME", value_parser = whole_microseconds)]
     pub fixed_tx_us: Option<u32>,
+    /// The time between two updates of mode paper [the paper's: 5s]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long = "update", value_name = "TIME", value_parser = whole_microseconds)]
+    pub update_us: Option<u32>,
     /// Connect the port's link or disconnect it: up or down
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[arg(long, value_name = "STATE")]
@@ -163,6 +167,7 @@ impl Change {
         set(&mut policy.lease_cap_s, self.lease_cap_s);
         set(&mut settings.fixed_rx_us, self.fixed_rx_us);
         set(&mut settings.fixed_tx_us, self.fixed_tx_us);
+        set(&mut settings.update_us, self.update_us);
         policy.cap_rx_us = self.cap_rx_us.or(policy.cap_rx_us);
         policy.cap_tx_us = self.cap_tx_us.or(policy.cap_tx_us);
         policy.override_us = self.override_us.or(policy.override_us);

@@ -132,6 +132,8 @@ pub struct HoldSettings {
     pub fixed_rx_us: u32,
     /// TX hold of mode `fixed`, in µs. 0 takes the whole budget.
     pub fixed_tx_us: u32,
+    /// The time between two updates of mode `paper`, in µs. 0 is the paper's 5 s.
+    pub update_us: u32,
 }
 
 impl HoldSettings {
@@ -143,6 +145,9 @@ impl HoldSettings {
                 Nanos::from_micros(self.fixed_rx_us),
                 Nanos::from_micros(self.fixed_tx_us),
             )),
+            Mode::Paper if self.update_us > 0 => {
+                Box::new(Paper::with_slot(Nanos::from_micros(self.update_us)))
+            }
             Mode::Paper => Box::new(Paper::default()),
             Mode::Adaptive => Box::new(Adaptive::default()),
         }

@@ -8,16 +8,17 @@ use super::{Controller, Nanos};
 /// Weight of the previous slot's share in the estimate.
 const ALPHA: f64 = 0.75;
 
-/// Time between two updates of the hold times.
+/// Time between two updates of the hold times in the paper.
 const SLOT: Nanos = Nanos::from_secs(5);
 
 /// Splits the budget T_buf between sending and receiving by the share of packets in each
-/// direction, every 5 s: b_s = p*_s · T_buf and b_r = p*_r · T_buf, with
+/// direction, every 5 s or another time: b_s = p*_s · T_buf and b_r = p*_r · T_buf, with
 /// p*(t_i) = α · p(t_{i-1}) + (1 - α) · p(t_i).
 ///
 /// There is no estimate, hence no hold, before the first update.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Paper {
+    slot: Nanos,
     budget: Nanos,
     slot_start: Option<Nanos>,
     sent: u64,
@@ -51,11 +52,30 @@ impl Shares {
     }
 }
 
+impl Default for Paper {
+    fn default() -> Self {
+        Self::with_slot(SLOT)
+    }
+}
+
 impl Paper {
+    /// A controller that updates its hold times after this time instead of the paper's 5 s; at least 1 µs.
+    pub fn with_slot(slot: Nanos) -> Self {
+        Self {
+            slot: slot.max(Nanos::from_micros(1)),
+            budget: Nanos::ZERO,
+            slot_start: None,
+            sent: 0,
+            received: 0,
+            previous: Shares::default(),
+            estimate: Shares::default(),
+        }
+    }
+
     /// Updates the hold times if a slot has ended. It runs on events, so that an idle port needs no timer.
     fn update(&mut self, now: Nanos) {
         let start = *self.slot_start.get_or_insert(now);
-        let slots = now.since(start).0 / SLOT.0;
+        let slots = now.since(start).0 / self.slot.0;
         // From the third slot on, all are empty and alike.
         for _ in 0..slots.min(3) {
             let current = Shares::new(self.sent, self.received);
@@ -63,7 +83,7 @@ impl Paper {
             self.previous = current;
             (self.sent, self.received) = (0, 0);
         }
-        self.slot_start = Some(start + Nanos(slots * SLOT.0));
+        self.slot_start = Some(start + Nanos(slots * self.slot.0));
     }
 }
 
@@ -134,6 +154,20 @@ mod tests {
         );
         let sent = 0.75 * 300.0 / 1200.0 + 0.25 * 999.0 / 1000.0;
         assert_eq!(paper.hold_tx(second(10)).since(second(10)), MS.share(sent));
+    }
+
+    #[test]
+    fn another_time_between_updates_gives_the_same_holds_sooner() {
+        let holds = |slot: Nanos| {
+            let mut paper = Paper::with_slot(slot);
+            paper.set_budget(MS);
+            for slots in 0..4 {
+                paper.received(Nanos(slots * slot.0), 899, 256);
+            }
+            paper.hold_rx(Nanos(4 * slot.0)).since(Nanos(4 * slot.0))
+        };
+        assert!(holds(SLOT) > Nanos::ZERO);
+        assert_eq!(holds(SLOT), holds(Nanos::from_micros(500_000)));
     }
 
     #[test]

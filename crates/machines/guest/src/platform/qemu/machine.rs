@@ -41,6 +41,8 @@ const HOLD_US: Parameter = Parameter::new("nic.hold_us", Domain::Integer(0, 1_00
     .help("the longest that the vtax backend may hold a notification back, in microseconds");
 const HOLD_MODE: Parameter = Parameter::new("nic.mode", Domain::Choice(HOLD_MODES), "adaptive")
     .help("how the vtax backend decides when to hold");
+const UPDATE_MS: Parameter = Parameter::new("nic.update_ms", Domain::Integer(1, 60_000), "5000")
+    .help("the time between two updates of mode paper, in milliseconds");
 const DATAPATH: Parameter = Parameter::new(
     "nic.datapath",
     Domain::Choice(&["auto", "kernel", "user"]),
@@ -71,6 +73,7 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     BACKEND,
     HOLD_US,
     HOLD_MODE,
+    UPDATE_MS,
     DATAPATH,
     SOCKET,
     QUEUES,
@@ -157,6 +160,7 @@ pub(super) enum Backend {
 pub(super) struct VtaxNic {
     pub(super) budget_us: u32,
     pub(super) mode: String,
+    pub(super) update_ms: u32,
     pub(super) datapath: String,
 }
 
@@ -202,6 +206,7 @@ impl Machine {
                 Backend::Vtax(VtaxNic {
                     budget_us: HOLD_US.bounded(settings)?,
                     mode: mode.to_owned(),
+                    update_ms: UPDATE_MS.bounded(settings)?,
                     datapath: DATAPATH.text(settings).to_owned(),
                 })
             }

@@ -127,6 +127,7 @@ fn command_line(
         format!("--datapath={}", options.datapath),
         format!("--mode={}", options.mode),
         format!("--hold={}us", options.budget_us),
+        format!("--update={}ms", options.update_ms),
     ]
 }
 
