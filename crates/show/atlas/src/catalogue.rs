@@ -39,6 +39,10 @@ pub struct Paper {
     pub authors: String,
     /// Title and venue.
     pub title: String,
+    /// The cost models of processors that were sold when the paper was written; empty: all. A claim that a model decides
+    /// counts where they agree.
+    #[serde(default)]
+    pub models: Vec<String>,
 }
 
 /// A plan that measures figures.
@@ -55,6 +59,9 @@ pub struct Plan {
     /// The file with the testbed's settings, below the directory of plans, where the place is a testbed.
     #[serde(default)]
     pub testbed: Option<String>,
+    /// The reason why it has no quick profile.
+    #[serde(default)]
+    pub full_only: String,
 }
 
 fn run() -> String {
@@ -165,6 +172,8 @@ pub struct Claim {
     pub mechanism: String,
     /// The reason why nothing measures it.
     pub missing: Option<String>,
+    /// The setting of ours from which the ratio follows. Such a claim is judged, and has no vote.
+    pub setting: Option<String>,
     /// Its test. `None` where [`Claim::missing`] has the reason.
     #[serde(flatten)]
     pub test: Option<Test>,
@@ -242,6 +251,8 @@ pub struct Row {
     pub plan: Option<String>,
     /// The metric, if it differs from the series'.
     pub metric: Option<String>,
+    /// The factor by which the measured number is multiplied, such as 70 replies of 1 KB beside one of 70 KB.
+    pub times: Option<f64>,
 }
 
 /// The key of a measured number.
@@ -315,6 +326,13 @@ impl Catalogue {
         let series = series.ok_or("is of no series of its figure")?;
         let has_row = series.rows.iter().any(|row| row.system == test.row);
         has_row.then_some(()).ok_or("is of no row of its series")
+    }
+
+    /// The cost models that decide on the claims of a figure ([`Paper::models`]).
+    pub fn models_of(&self, figure: &Figure) -> &[String] {
+        let mut papers = self.papers.iter();
+        let paper = papers.find(|paper| paper.key == figure.paper);
+        paper.map_or(&[], |paper| &paper.models)
     }
 
     /// The figures that `wanted` names: all, those of a paper, or `PAPER/FIGURE`.
@@ -723,6 +741,7 @@ mod tests {
             file: "papers/a.toml".into(),
             command: "accuracy run".into(),
             at: "testbed:kvm".into(),
+            full_only: String::new(),
             testbed: Some("two-exact-processors.toml".into()),
         };
         assert_eq!(

@@ -3,7 +3,7 @@
 
 use crate::catalogue::{Claim, Effect, Test};
 use crate::verdict::{FigureVerdict, Outcome, Ratio, SAME_SIZE, random_ratio, share_of_effect};
-use crate::{Compared, Entry};
+use crate::{Compared, ComparedRow, Entry};
 use std::collections::BTreeMap;
 use std::fmt;
 use vtax_core::SplitMix64;
@@ -13,6 +13,8 @@ use vtax_results::stats::Interval;
 
 /// The draws of the random instrument.
 const DRAWS: u64 = 1000;
+/// The largest logarithm of a constant that is tried, in hundredths: ratios from 0.1 to 10.
+const CONSTANTS: i32 = 230;
 
 /// A claim with the numbers that judge it.
 #[derive(Debug, Clone)]
@@ -24,15 +26,36 @@ pub struct Judged<'a> {
     /// The measured ratio to the baseline, with the interval by which it was judged
     /// ([`crate::verdict::judged_interval`]).
     pub ours: Option<Ratio>,
-    /// The verdict.
+    /// The verdict by the cost model of the run.
+    pub sign: Outcome,
+    /// The verdict that counts: as `sign` where no cost model decides, or each of the paper's years gives the same one;
+    /// otherwise not shown.
     pub outcome: Outcome,
-    /// Of a modelled ratio: the cost models under which the verdict is the same, and all.
-    pub models: Option<(usize, usize)>,
+    /// Whether the trials of its numbers were kept.
+    pub is_kept: bool,
+    /// The ratios under cost models; empty for a ratio that no model made.
+    pub models: Vec<UnderModel>,
 }
 
+/// A ratio under one cost model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UnderModel {
+    /// The model, with what was changed in its prices.
+    pub name: String,
+    /// The ratio.
+    pub ratio: f64,
+    /// The verdict on it.
+    pub outcome: Outcome,
+    /// Whether the processor of the model was sold when the paper was written.
+    pub of_years: bool,
+}
+
+/// The cost model whose prices were fitted to the cycles of two tables alone, before any power was predicted.
+pub const FITTED: &str = "sandy-bridge-sleep";
+
 impl<'a> Judged<'a> {
-    /// Judges a claim by the compared series of its figure.
-    pub fn from_claim(claim: &'a Claim, series: &[Compared<'_>]) -> Self {
+    /// Judges a claim by the compared series of its figure and by the cost models of the paper's years.
+    pub fn from_claim(claim: &'a Claim, series: &[Compared<'_>], of_years: &[String]) -> Self {
         let found = claim.test.as_ref().and_then(|test| {
             let mut series = series.iter();
             let compared = series.find(|one| one.series.what == test.series)?;
@@ -43,39 +66,73 @@ impl<'a> Judged<'a> {
                 claim,
                 published: None,
                 ours: None,
+                sign: Outcome::Unknown,
                 outcome: Outcome::Unknown,
-                models: None,
+                is_kept: true,
+                models: Vec::new(),
             };
         };
         let interval = compared.judged(row);
         let ours = compared.our_ratio(row);
-        let outcome = Outcome::judge(test.effect, test.minimum, interval);
+        let sign = Outcome::judge(test.effect, test.minimum, interval);
         let base = compared.baseline().and_then(|base| base.models);
         let ours = ours.map(|ratio| Ratio { interval, ..ratio });
+        let is_kept = |row: Option<&ComparedRow<'_>>| {
+            let found = row.and_then(|row| row.ours.as_ref());
+            found.is_none_or(|(_, _, origin)| !origin.archive_sha256.is_empty())
+        };
+        let is_kept = is_kept(Some(row)) && is_kept(compared.baseline());
+        let sign = if is_kept { sign } else { Outcome::Unknown };
+        let models = match (row.models, base, ours) {
+            (Some(own), Some(base), Some(ours)) => under(test, ours, own, base, of_years),
+            _ => Vec::new(),
+        };
+        let mut deciding = models.iter().filter(|one| one.of_years);
+        let is_undisputed = deciding.all(|one| one.outcome == sign);
         Self {
             claim,
             published: compared.published_ratio(row),
             ours,
-            outcome,
-            models: (row.models.zip(base))
-                .and_then(|(own, base)| under(test, ours?, outcome, own, base)),
+            sign,
+            is_kept,
+            outcome: if is_undisputed {
+                sign
+            } else {
+                Outcome::NotShown
+            },
+            models,
         }
     }
 
-    /// The cost models under which the verdict holds, in words; `None` for a ratio that no model made.
+    /// The cost models under which the verdict is that of the run's model, in words; `None` for a ratio that no model made.
     pub fn under_models(&self) -> Option<String> {
-        let (same, all) = self.models?;
-        Some(if same == all {
-            format!("all {all}")
+        let same = |of_years: bool| {
+            let models = self.models.iter().filter(|one| one.of_years == of_years);
+            let same: Vec<bool> = models.map(|one| one.outcome == self.sign).collect();
+            let count = same.iter().filter(|same| **same).count();
+            format!("{count} of {}", same.len())
+        };
+        if self.models.is_empty() {
+            return None;
+        }
+        let years = same(true);
+        Some(if self.models.iter().all(|one| one.of_years) {
+            years
         } else {
-            format!("{same} of {all}: depends on the model")
+            format!("{years}; later ones {}", same(false))
         })
+    }
+
+    /// The ratio that the fitted model predicts.
+    pub fn fitted(&self) -> Option<f64> {
+        let mut models = self.models.iter();
+        Some(models.find(|one| one.name == FITTED)?.ratio)
     }
 
     /// The measured effect as a share of the published one, where its direction is the published one and its size is
     /// printed.
     pub fn share(&self) -> Option<f64> {
-        if self.outcome != Outcome::SameDirection {
+        if self.sign != Outcome::SameDirection {
             return None;
         }
         share_of_effect(self.ours?.value, self.published?.value)
@@ -115,34 +172,58 @@ impl<'a> Judged<'a> {
         ours.unwrap_or_else(|| DASH.to_owned())
     }
 
+    /// What is to be said of the verdict: the lack of a measurement or of a vote, or that cost models disagree.
+    pub fn reason(&self) -> Option<String> {
+        if let Some(missing) = &self.claim.missing {
+            return Some(missing.clone());
+        }
+        if let Some(setting) = &self.claim.setting {
+            return Some(format!("no vote, because it follows from {setting}"));
+        }
+        if !self.is_kept {
+            return Some("the trials of its run were not kept".to_owned());
+        }
+        let is_disputed = self.sign != self.outcome;
+        is_disputed.then(|| {
+            format!(
+                "{} by the model of the run, and not by all",
+                self.sign.name()
+            )
+        })
+    }
+
     fn effect(&self) -> Option<Effect> {
         Some(self.claim.test.as_ref()?.effect)
     }
 }
 
-/// Counts the cost models under which the verdict is the same, and all. The interval of a model's ratio is as wide as that
-/// of the measured one.
+/// Judges a claim under each cost model. The interval of a model's ratio is as wide as that of the measured one.
 fn under(
     test: &Test,
     measured: Ratio,
-    outcome: Outcome,
     own: &BTreeMap<String, f64>,
     base: &BTreeMap<String, f64>,
-) -> Option<(usize, usize)> {
-    let interval = measured.interval?;
-    let ratios = own.iter();
-    let ratios = ratios.filter_map(|(model, value)| Some(value / base.get(model)?));
-    let same = ratios.map(|ratio| {
+    of_years: &[String],
+) -> Vec<UnderModel> {
+    let Some(interval) = measured.interval else {
+        return Vec::new();
+    };
+    let models = own.iter().filter_map(|(name, value)| {
+        let ratio = value / base.get(name)?;
         let shift = ratio / measured.value;
         let interval = Interval {
             low: interval.low * shift,
             high: interval.high * shift,
         };
-        Outcome::judge(test.effect, test.minimum, Some(interval)) == outcome
+        let model = name.split(", ").next().unwrap_or_default();
+        Some(UnderModel {
+            name: name.clone(),
+            ratio,
+            outcome: Outcome::judge(test.effect, test.minimum, Some(interval)),
+            of_years: of_years.is_empty() || of_years.iter().any(|one| one == model),
+        })
     });
-    let same: Vec<bool> = same.collect();
-    let count = same.iter().filter(|same| **same).count();
-    (!same.is_empty()).then_some((count, same.len()))
+    models.collect()
 }
 
 /// The claims of a paper as a Markdown table, with links to the figures of `page`.
@@ -156,14 +237,15 @@ pub fn markdown(entries: &[Entry<'_>], paper: &str, page: &str) -> String {
         } else {
             ""
         };
-        let reason = judged.claim.missing.as_ref();
         text += &format!(
             "| {} | {} | {} | {}{size}{} | {} | [{}]({page}#{}) |\n",
             judged.claim.text,
             judged.published_in_words(),
             judged.ours_in_words(),
             judged.outcome.name(),
-            reason.map_or(String::new(), |reason| format!(": {reason}")),
+            judged
+                .reason()
+                .map_or(String::new(), |reason| format!(": {reason}")),
             judged.under_models().unwrap_or_else(|| DASH.to_owned()),
             entry.figure.number,
             entry.anchor(),
@@ -172,18 +254,29 @@ pub fn markdown(entries: &[Entry<'_>], paper: &str, page: &str) -> String {
     text
 }
 
-/// The verdicts of one instrument on all claims: counts, or means over draws.
+/// The answers of one instrument to all claims with a vote: counts, or means over draws.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Score {
-    /// Claims by outcome.
+    /// Claims by outcome, under all cost models of the papers' years.
     pub claims: BTreeMap<Outcome, f64>,
+    /// Claims by outcome, by the cost model of the run.
+    pub signs: BTreeMap<Outcome, f64>,
     /// Claims whose effect has the published direction and size, and those whose size is printed.
     pub size: (f64, f64),
-    /// Counted figures by verdict.
+    /// Counted figures by verdict, under all cost models of the papers' years.
     pub figures: BTreeMap<FigureVerdict, f64>,
+    /// Counted figures with the published direction by the cost model of the run.
+    pub signed_figures: f64,
     /// Figures whose verdict is the same direction and whose effects are all of the published size, where sizes are
     /// printed.
     pub sized_figures: f64,
+}
+
+/// The answer of an instrument to a claim.
+struct Answer {
+    sign: Outcome,
+    outcome: Outcome,
+    ratio: Option<f64>,
 }
 
 impl Score {
@@ -191,15 +284,49 @@ impl Score {
     pub fn from_entries(entries: &[Entry<'_>]) -> Self {
         let mut score = Self::default();
         score.add(entries, 1.0, |one| {
-            Some((one.outcome, one.ours.map(|ours| ours.value)))
+            Some(Answer {
+                sign: one.sign,
+                outcome: one.outcome,
+                ratio: one.ours.map(|ours| ours.value),
+            })
         });
         score
     }
 
-    /// The score of an instrument that answers each question with 1.
-    pub fn of_constant(entries: &[Entry<'_>]) -> Self {
+    /// The score of an instrument that answers each question with `ratio`.
+    pub fn of_constant(entries: &[Entry<'_>], ratio: f64) -> Self {
         let mut score = Self::default();
-        score.add(entries, 1.0, |one| answer(one.claim.test.as_ref()?, 1.0));
+        score.add(entries, 1.0, |one| answer(one.claim.test.as_ref()?, ratio));
+        score
+    }
+
+    /// The constant with the best score, by figures of the published size and then by those of the published sign.
+    pub fn of_best_constant(entries: &[Entry<'_>]) -> (f64, Self) {
+        let constants = (-CONSTANTS..=CONSTANTS).map(|step| (f64::from(step) / 100.0).exp());
+        let scores = constants.map(|ratio| (ratio, Self::of_constant(entries, ratio)));
+        let rank = |score: &Self| (score.sized_figures, score.signed_figures, score.size.0);
+        let none = (1.0, Self::of_constant(entries, 1.0));
+        scores.fold(none, |best, one| {
+            if rank(&one.1) > rank(&best.1) {
+                one
+            } else {
+                best
+            }
+        })
+    }
+
+    /// The score of an instrument that knows the direction of each effect and answers with this size, or with 1.
+    pub fn of_directions(entries: &[Entry<'_>], size: f64) -> Self {
+        let mut score = Self::default();
+        score.add(entries, 1.0, |one| {
+            let test = one.claim.test.as_ref()?;
+            let ratio = match test.effect {
+                Effect::Higher => size,
+                Effect::Lower => 1.0 / size,
+                Effect::None => 1.0,
+            };
+            answer(test, ratio)
+        });
         score
     }
 
@@ -221,22 +348,24 @@ impl Score {
         score
     }
 
-    /// Adds the answers on all claims: for each the outcome and the ratio, or none.
+    /// Adds the answers on all claims with a vote.
     fn add(
         &mut self,
         entries: &[Entry<'_>],
         weight: f64,
-        mut answer: impl FnMut(&Judged<'_>) -> Option<(Outcome, Option<f64>)>,
+        mut answer: impl FnMut(&Judged<'_>) -> Option<Answer>,
     ) {
         for entry in entries {
-            let (mut outcomes, mut sizes) = (Vec::new(), Vec::new());
-            for judged in &entry.claims {
-                let Some((outcome, ratio)) = answer(judged) else {
+            let (mut outcomes, mut signs, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
+            for judged in entry.votes() {
+                let Some(answer) = answer(judged) else {
                     continue;
                 };
-                *self.claims.entry(outcome).or_default() += weight;
-                outcomes.push(outcome);
-                sizes.extend(judged.same_size_of(outcome, ratio));
+                *self.claims.entry(answer.outcome).or_default() += weight;
+                *self.signs.entry(answer.sign).or_default() += weight;
+                sizes.extend(judged.same_size_of(answer.outcome, answer.ratio));
+                outcomes.push(answer.outcome);
+                signs.push(answer.sign);
             }
             let same = sizes.iter().filter(|is_same| **is_same).count();
             self.size.0 += weight * same as f64;
@@ -246,6 +375,9 @@ impl Score {
             }
             let verdict = FigureVerdict::from_claims(&outcomes);
             *self.figures.entry(verdict).or_default() += weight;
+            if FigureVerdict::from_claims(&signs) == FigureVerdict::SameDirection {
+                self.signed_figures += weight;
+            }
             if figure_has_same_size(Some(verdict), &sizes) {
                 self.sized_figures += weight;
             }
@@ -271,13 +403,17 @@ pub(crate) fn figure_has_same_size(verdict: Option<FigureVerdict>, sizes: &[bool
 }
 
 /// The answer of an instrument without error that reads this ratio.
-fn answer(test: &Test, ratio: f64) -> Option<(Outcome, Option<f64>)> {
+fn answer(test: &Test, ratio: f64) -> Option<Answer> {
     let interval = Interval {
         low: ratio,
         high: ratio,
     };
     let outcome = Outcome::judge(test.effect, test.minimum, Some(interval));
-    Some((outcome, Some(ratio)))
+    Some(Answer {
+        sign: outcome,
+        outcome,
+        ratio: Some(ratio),
+    })
 }
 
 impl fmt::Display for Score {
@@ -286,13 +422,14 @@ impl fmt::Display for Score {
         let has = |number| with(number, "has", "have");
         let figures = |verdict| self.figures_that_are(verdict);
         let judged = self.figures.values().sum::<f64>() - figures(FigureVerdict::Unknown);
-        let noun = with(judged, "figure", "figures");
         write!(
             f,
-            "Of {noun} that we could judge, {} the same direction ({:.0} the same size too), {:.0} in part, {} undecided (not \
-             shown), {}. ",
-            has(figures(FigureVerdict::SameDirection)),
-            self.sized_figures,
+            "Of {} that we could judge, {} the published sign and size under all cost models of the papers' years, {:.0} the \
+             sign under all of them, {:.0} the sign; {:.0} have a part of it, {} not shown, {}. ",
+            with(judged, "figure", "figures"),
+            has(self.sized_figures),
+            figures(FigureVerdict::SameDirection),
+            self.signed_figures,
             figures(FigureVerdict::Partly),
             is(figures(FigureVerdict::NotShown)),
             with(
@@ -303,11 +440,11 @@ impl fmt::Display for Score {
         )?;
         let claims = |outcome| self.claims_that_are(outcome);
         let judged = self.claims.values().sum::<f64>() - claims(Outcome::Unknown);
-        let noun = with(judged, "judged claim", "judged claims");
         write!(
             f,
-            "Of {noun}, {} the same direction ({:.0} the same size too), {} no effect, as published, {} undecided, {} reversed, \
+            "Of {}, {} the same direction ({:.0} the same size too), {} no effect, as published, {} not shown, {} reversed, \
              {} an effect where the paper has none.",
+            with(judged, "judged claim", "judged claims"),
             has(claims(Outcome::SameDirection)),
             self.size.0,
             with(claims(Outcome::NoEffect), "shows", "show"),
@@ -332,73 +469,109 @@ mod tests {
     use crate::compare;
     use crate::ours::Ours;
 
-    fn scores() -> [Score; 3] {
+    fn with_entries<T>(then: impl FnOnce(&[Entry<'_>]) -> T) -> T {
         let (catalogue, ours) = (Catalogue::read().unwrap(), Ours::kept().unwrap());
         let figures = catalogue.select(None).unwrap();
-        let entries = compare(&catalogue, &figures, &ours).unwrap();
-        [
-            Score::from_entries(&entries),
-            Score::of_constant(&entries),
-            Score::of_random(&entries),
-        ]
+        then(&compare(&catalogue, &figures, &ours).unwrap())
+    }
+
+    fn same(score: &Score) -> f64 {
+        score.figures_that_are(FigureVerdict::SameDirection)
     }
 
     #[test]
-    fn a_constant_instrument_shows_no_effect_in_any_figure() {
-        let [ours, constant, _] = scores();
-        assert_eq!(constant.figures_that_are(FigureVerdict::SameDirection), 0.0);
+    fn an_instrument_that_answers_1_shows_no_effect_in_any_figure() {
+        let constant = with_entries(|entries| Score::of_constant(entries, 1.0));
+        assert_eq!(same(&constant), 0.0);
         assert_eq!(constant.figures_that_are(FigureVerdict::Partly), 0.0);
         assert_eq!(constant.size.0, 0.0);
         // It fulfils the claims of no effect, which count as conditions only.
         assert_eq!(constant.claims_that_are(Outcome::SameDirection), 0.0);
-        assert!((1.0..10.0).contains(&constant.claims_that_are(Outcome::NoEffect)));
-        assert!(
-            ours.claims_that_are(Outcome::SameDirection) > 15.0,
-            "{ours}"
-        );
+        assert!(constant.claims_that_are(Outcome::NoEffect) >= 1.0);
     }
 
     #[test]
-    fn a_random_instrument_is_far_from_ours_and_contradicts_most_figures() {
-        let [ours, _, random] = scores();
-        let same = |score: &Score| score.figures_that_are(FigureVerdict::SameDirection);
-        assert!(same(&random) < same(&ours), "{random} {ours}");
+    fn the_best_constant_is_no_worse_than_any_and_knowing_directions_is_no_size() {
+        with_entries(|entries| {
+            let (ratio, best) = Score::of_best_constant(entries);
+            for other in [1.0, 1.48, 1.5, 2.0, 2.43, 0.67] {
+                let other = Score::of_constant(entries, other);
+                assert!(other.sized_figures <= best.sized_figures, "{ratio}");
+            }
+            let directions = Score::of_directions(entries, 1.5);
+            let all = directions.figures.values().sum::<f64>();
+            assert!(same(&directions) > 0.8 * all, "{directions}");
+            assert!(directions.sized_figures < 0.7 * all, "{directions}");
+        });
+    }
+
+    #[test]
+    fn a_random_instrument_contradicts_most_figures() {
+        let random = with_entries(Score::of_random);
         let contradicts = random.figures_that_are(FigureVerdict::Contradicts);
         assert!(contradicts > same(&random), "{random}");
-        let of = |score: &Score| score.size.0 / score.size.1;
-        assert!(of(&random) < 0.25, "{:?}", random.size);
+        assert!(random.size.0 / random.size.1 < 0.25, "{:?}", random.size);
     }
 
     #[test]
-    fn every_claim_has_one_vote() {
+    fn every_claim_but_those_that_follow_from_a_setting_has_one_vote() {
         let catalogue = Catalogue::read().unwrap();
-        let [ours, constant, random] = scores();
+        let voting = || {
+            catalogue
+                .claims
+                .iter()
+                .filter(|claim| claim.setting.is_none())
+        };
+        assert!(voting().count() < catalogue.claims.len());
         let votes = |score: &Score| score.claims.values().sum::<f64>();
-        assert_eq!(votes(&ours), catalogue.claims.len() as f64);
-        let tested = catalogue.claims.iter().filter(|claim| claim.test.is_some());
-        assert_eq!(votes(&constant), tested.count() as f64);
-        assert!((votes(&random) - votes(&constant)).abs() < 1e-6);
+        with_entries(|entries| {
+            assert_eq!(
+                votes(&Score::from_entries(entries)),
+                voting().count() as f64
+            );
+            let tested = voting().filter(|claim| claim.test.is_some()).count() as f64;
+            assert_eq!(votes(&Score::of_constant(entries, 1.0)), tested);
+            assert!((votes(&Score::of_random(entries)) - tested).abs() < 1e-6);
+        });
     }
 
     #[test]
-    fn a_score_in_words_is_two_sentences_whose_numbers_add_up() {
-        let [ours, ..] = scores();
-        let words = ours.to_string();
-        let sentences: Vec<&str> = words.split_inclusive(". ").collect();
-        let [figures, claims] = sentences.as_slice() else {
-            panic!("{words}")
+    fn a_claim_that_a_cost_model_decides_counts_only_where_those_of_the_papers_years_agree() {
+        let test = Test {
+            series: String::new(),
+            row: String::new(),
+            effect: Effect::Higher,
+            minimum: 1.1,
         };
-        for sentence in [figures, claims] {
-            let numbers = sentence.split(|c: char| !c.is_ascii_digit());
-            let numbers: Vec<u32> = numbers.filter_map(|number| number.parse().ok()).collect();
-            // The first number is the sum of the others but the third, which is a part of the second.
-            let [all, same, size, others @ ..] = numbers.as_slice() else {
-                panic!("{sentence}")
-            };
-            assert_eq!(*all, same + others.iter().sum::<u32>(), "{sentence}");
-            assert!(size <= same && *size > 0, "{sentence}");
-        }
-        assert!(!words.contains("agree"), "{words}");
+        let ratio = Ratio {
+            value: 1.5,
+            interval: Some(Interval {
+                low: 1.4,
+                high: 1.6,
+            }),
+        };
+        let values = |old: f64, new: f64| {
+            [("old, assumed prices halved", old), ("new", new)]
+                .map(|(name, value)| (name.to_owned(), value))
+                .into()
+        };
+        let found = under(
+            &test,
+            ratio,
+            &values(1.5, 1.01),
+            &values(1.0, 1.0),
+            &["old".to_owned()],
+        );
+        let outcomes: Vec<_> = found
+            .iter()
+            .map(|one| (one.outcome, one.of_years))
+            .collect();
+        assert_eq!(
+            outcomes,
+            [(Outcome::NotShown, false), (Outcome::SameDirection, true)]
+        );
+        let all = under(&test, ratio, &values(1.5, 1.01), &values(1.0, 1.0), &[]);
+        assert!(all.iter().all(|one| one.of_years));
     }
 
     #[test]
@@ -414,9 +587,10 @@ mod tests {
         };
         assert_eq!(
             one.to_string(),
-            "Of 1 figure that we could judge, 0 have the same direction (0 the same size too), 0 in part, 0 are undecided (not \
-             shown), 1 contradicts. Of 3 judged claims, 0 have the same direction (0 the same size too), 0 show no effect, as \
-             published, 0 are undecided, 1 is reversed, 2 have an effect where the paper has none."
+            "Of 1 figure that we could judge, 0 have the published sign and size under all cost models of the papers' years, 0 the \
+             sign under all of them, 0 the sign; 0 have a part of it, 0 are not shown, 1 contradicts. Of 3 judged claims, 0 have the \
+             same direction (0 the same size too), 0 show no effect, as published, 0 are not shown, 1 is reversed, 2 have an effect \
+             where the paper has none."
         );
     }
 

@@ -10,6 +10,7 @@
     deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
 )]
 
+mod archive;
 pub mod catalogue;
 pub mod claims;
 mod matrix;
@@ -25,6 +26,7 @@ use catalogue::{Catalogue, Figure, Key, Plan, Published};
 use claims::{Judged, Score, figure_has_same_size};
 use ours::{Models, Number, Origin, Ours};
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -148,9 +150,18 @@ pub fn gather(
         let Some(folders) = folders else {
             continue;
         };
-        let path = folders.of_plan(name);
+        let mut path = folders.of_plan(name);
+        let archive = archive::path_of(folders.results, name);
+        let unpacked = tempfile::tempdir().map_err(AtlasError::file("create", &archive))?;
         if !path.join("run.json").exists() {
-            continue;
+            if !archive.exists() {
+                continue;
+            }
+            if let Err(cause) = archive::unpack(&archive, unpacked.path()) {
+                unusable.push(cause);
+                continue;
+            }
+            path = unpacked.path().to_owned();
         }
         // Without its file a plan is identified by its name only.
         let text = fs::read_to_string(folders.plans.join(&plan.file)).ok();
@@ -165,6 +176,27 @@ pub fn gather(
         ours.earlier = earlier.map(|(plan, _)| plan.to_owned()).collect();
     }
     Ok((ours, unusable))
+}
+
+/// Keeps the runs of the catalogue's plans that are complete in `folders` as archives in a directory, and returns the plans.
+///
+/// # Errors
+/// When a run was edited, or an archive cannot be written.
+pub fn keep_runs(
+    catalogue: &Catalogue,
+    folders: &Folders<'_>,
+    into: &Path,
+) -> Result<Vec<String>, AtlasError> {
+    fs::create_dir_all(into).map_err(AtlasError::file("create", into))?;
+    let mut kept = Vec::new();
+    for name in catalogue.plans.keys() {
+        let path = folders.of_plan(name);
+        if path.join("run.json").exists() {
+            archive::pack(&path, &archive::path_of(into, name))?;
+            kept.push(name.clone());
+        }
+    }
+    Ok(kept)
 }
 
 /// The plans whose numbers are of another text than that of their file, with the origin of the numbers. Their numbers
@@ -229,9 +261,11 @@ pub struct ComparedRow<'a> {
     /// The published number.
     pub published: Option<Published>,
     /// The measured number with its key and origin.
-    pub ours: Option<(Key, &'a Number, &'a Origin)>,
+    pub ours: Option<(Key, Cow<'a, Number>, &'a Origin)>,
     /// The measured number by cost model, where it is modelled.
     pub models: Option<&'a BTreeMap<String, f64>>,
+    /// The error of one draw of its metric, as a factor.
+    pub spread: Option<f64>,
     /// Whether the number is of an earlier text of its plan.
     pub is_earlier: bool,
     /// The plan whose run has no number for this row.
@@ -257,7 +291,7 @@ pub fn compare<'a>(
         Ok(Entry {
             figure,
             claims: claims
-                .map(|claim| Judged::from_claim(claim, &series))
+                .map(|claim| Judged::from_claim(claim, &series, &catalogue.models_of(figure)))
                 .collect(),
             series,
         })
@@ -276,13 +310,17 @@ fn compare_series<'a>(
         let found = key.clone().and_then(|key| {
             let number = ours.numbers.get(&key)?;
             let origin = ours.origins.get(&key.plan)?;
+            let number = match row.times {
+                Some(times) => Cow::Owned(number.times(times)),
+                None => Cow::Borrowed(number),
+            };
             Some((key, number, origin))
         });
         let models = found.as_ref().and_then(|(key, number, _)| {
             let models = ours.models.get(key)?;
             // Models of another run of the plan do not have the number among theirs.
             let is_of_run = models.values().any(|value| *value == number.value);
-            is_of_run.then_some(models)
+            (is_of_run && row.times.is_none()).then_some(models)
         });
         let is_run = |key: &Key| ours.origins.contains_key(&key.plan);
         Ok(ComparedRow {
@@ -295,6 +333,7 @@ fn compare_series<'a>(
                 .map(|key| key.plan),
             is_earlier: (found.as_ref()).is_some_and(|(key, ..)| ours.earlier.contains(&key.plan)),
             models,
+            spread: (found.as_ref()).and_then(|(key, ..)| ours.spread(&key.metric)),
             ours: found,
         })
     });
@@ -332,15 +371,20 @@ impl Entry<'_> {
         format!("{}-{}", self.figure.paper, self.figure.id)
     }
 
-    /// The verdict on the figure; `None` for one without vote.
+    /// The claims with a vote.
+    pub fn votes(&self) -> impl Iterator<Item = &Judged<'_>> {
+        self.claims.iter().filter(|one| one.claim.setting.is_none())
+    }
+
+    /// The verdict on the figure, under all cost models of the paper's years; `None` for one without vote.
     pub fn verdict(&self) -> Option<FigureVerdict> {
-        let all: Vec<_> = self.claims.iter().map(|one| one.outcome).collect();
+        let all: Vec<_> = self.votes().map(|one| one.outcome).collect();
         (!all.is_empty()).then(|| FigureVerdict::from_claims(&all))
     }
 
     /// Whether all effects of the figure have the published direction and size.
     pub fn same_size(&self) -> bool {
-        let sizes: Vec<bool> = self.claims.iter().filter_map(Judged::same_size).collect();
+        let sizes: Vec<bool> = self.votes().filter_map(Judged::same_size).collect();
         figure_has_same_size(self.verdict(), &sizes)
     }
 }
@@ -367,8 +411,8 @@ impl<'a> Compared<'a> {
     }
 
     /// The measured numbers of a row and of the baseline.
-    fn numbers(&self, row: &ComparedRow<'a>) -> Option<(&'a Number, &'a Number)> {
-        Some((row.ours.as_ref()?.1, self.baseline()?.ours.as_ref()?.1))
+    fn numbers<'b>(&'b self, row: &'b ComparedRow<'a>) -> Option<(&'b Number, &'b Number)> {
+        Some((&row.ours.as_ref()?.1, &self.baseline()?.ours.as_ref()?.1))
     }
 
     /// The measured ratio of a row to the baseline.
@@ -380,7 +424,7 @@ impl<'a> Compared<'a> {
     /// The interval of the measured ratio that judges a claim.
     pub fn judged(&self, row: &ComparedRow<'a>) -> Option<Interval> {
         let (number, baseline) = self.numbers(row)?;
-        judged_interval(number, baseline)
+        judged_interval(number, baseline, row.spread)
     }
 }
 

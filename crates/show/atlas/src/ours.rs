@@ -2,7 +2,7 @@
 //! The measured numbers of vtax: read from results directories, and stored as CSV so that a page needs no run.
 
 use crate::catalogue::{Catalogue, Key};
-use crate::{AtlasError, digest};
+use crate::{AtlasError, archive, digest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::Path;
@@ -33,7 +33,7 @@ const KEPT: [(&str, &str); 5] = [
 const KEPT_MODELS: &str = include_str!("../../../../papers/ours/models.csv");
 
 /// The columns of a stored file.
-const COLUMNS: &str = "plan,treatment,metric,value,low,high,n,unit,source,varies,vtax,host,started,place,profile,plan_sha256";
+const COLUMNS: &str = "plan,treatment,metric,value,low,high,n,unit,source,varies,vtax,host,started,place,profile,planned,plan_sha256,archive_sha256";
 
 /// The columns of the file of other cost models.
 const MODEL_COLUMNS: &str = "plan,treatment,metric,model,value";
@@ -59,6 +59,19 @@ pub struct Number {
 }
 
 impl Number {
+    /// The number of `times` as much.
+    pub fn times(&self, times: f64) -> Self {
+        let interval = self.interval.map(|Interval { low, high }| Interval {
+            low: low * times,
+            high: high * times,
+        });
+        Self {
+            value: self.value * times,
+            interval,
+            ..self.clone()
+        }
+    }
+
     /// Whether it repeats exactly with one build of vtax.
     pub fn is_exact(&self) -> bool {
         self.varies.starts_with("exact")
@@ -78,8 +91,12 @@ pub struct Origin {
     pub place: String,
     /// `full` or `quick`.
     pub profile: String,
+    /// The trials of a treatment that were planned; fewer count where some failed or are suspect.
+    pub planned: u32,
     /// SHA-256 of the plan.
     pub plan_sha256: String,
+    /// SHA-256 of the archive of its trials; empty where they were not kept.
+    pub archive_sha256: String,
 }
 
 /// Measured numbers by plan, treatment and metric, and the origin of each plan's numbers.
@@ -185,6 +202,22 @@ impl Ours {
         self.origins.extend(other.origins);
     }
 
+    /// The error of one draw of a metric, as a factor: the root mean square over treatments of what one more draw would
+    /// lie within, from the intervals of their draws. `None` where no treatment has three draws.
+    pub fn spread(&self, metric: &str) -> Option<f64> {
+        let drawn = self.numbers.iter().filter(|(key, number)| {
+            key.metric == metric && number.varies == "seed" && number.n >= 3 && number.value > 0.0
+        });
+        let squares: Vec<f64> = drawn
+            .filter_map(|(_, number)| {
+                let interval = number.interval.filter(|interval| interval.low > 0.0)?;
+                let half = (interval.high / interval.low).ln() / 2.0;
+                Some(half * half * number.n as f64)
+            })
+            .collect();
+        (!squares.is_empty()).then(|| mean(&squares).sqrt().exp())
+    }
+
     /// Reads the `wanted` numbers of a run of `plan` from a results directory.
     ///
     /// # Errors
@@ -198,6 +231,7 @@ impl Ours {
         models: Models,
     ) -> Result<Self, AtlasError> {
         let results = ResultsDir::open(path)?;
+        results.verify()?;
         let run = results.run();
         let is_another = text.is_some_and(|text| run.plan_sha256 != digest(text.as_bytes()));
         if run.name != plan || is_another {
@@ -242,7 +276,9 @@ impl Ours {
             started: run.started.clone(),
             place: run.place.clone(),
             profile: run.profile.clone(),
+            planned: results.blocks(),
             plan_sha256: run.plan_sha256.clone(),
+            archive_sha256: digest(&archive::packed(&results)?),
         };
         Ok(Self {
             numbers,
@@ -278,7 +314,9 @@ impl Ours {
                 &origin.started,
                 &origin.place,
                 &origin.profile,
+                &origin.planned,
                 &origin.plan_sha256,
+                &origin.archive_sha256,
             ]))
         });
         COLUMNS.to_owned() + "\n" + &rows.collect::<String>()
@@ -312,7 +350,9 @@ impl Ours {
                 started: row.text("started"),
                 place: row.text("place"),
                 profile: row.text("profile"),
+                planned: row.parsed("planned", "a count")?,
                 plan_sha256: row.text("plan_sha256"),
+                archive_sha256: row.text("archive_sha256"),
             };
             let number = Number {
                 value: number("value")?,

@@ -2,9 +2,9 @@
 //! The page: one self-contained file without scripts.
 
 use crate::catalogue::{Catalogue, Paper, Plan, Published};
-use crate::claims::{Judged, Score};
+use crate::claims::{FITTED, Judged, Score};
 use crate::ours::{Number, Origin};
-use crate::verdict::{BUILD_SPREAD, FigureVerdict, Outcome, Ratio, SAME_SIZE};
+use crate::verdict::{FigureVerdict, Outcome, Ratio, SAME_SIZE};
 use crate::{Compared, ComparedRow, Entry, coverage, matrix, summary};
 use maud::{Markup, html};
 use std::collections::BTreeMap;
@@ -32,7 +32,8 @@ pub fn page(catalogue: &Catalogue, entries: &[Entry<'_>]) -> String {
             (matrix::matrix(&papers))
             (marks())
             (fold("How to read this page", false, &how_to_read()))
-            (fold("Scores, beside those of instruments that measure nothing", false, &scores(entries)))
+            (scores(entries))
+            (fold("What the fitted cost model predicted", false, &predictions(entries)))
         },
         body: html! {
             @for (paper, own) in &papers {
@@ -58,10 +59,11 @@ fn how_to_read() -> Markup {
              claim’s minimum effect, whatever its size, " (outcome(Outcome::NoEffect)) " where the paper has none and the interval lies \
              within the minimum effect of 1, " (outcome(Outcome::Reversed)) " where it excludes 1 on the other side, " (outcome(Outcome::NotShown))
             " otherwise, and " (outcome(Outcome::Unknown)) " where nothing of ours measures the paper’s mechanism, or only one trial does. \
-             Numbers that repeat exactly have one draw of the timing: another build of vtax moved such a number by up to × "
-            (BUILD_SPREAD) ", which is their interval in a claim. An effect of the same direction also has the " (same_size())
-            " where the logarithm of our ratio is " (SAME_SIZE.start()) " to " (SAME_SIZE.end()) " times the published one’s. Series without a \
-             claim are shown and not counted."
+             An interval is of at least three draws, each with a seed, a start, a rate and an amount of memory of its own; a number of one draw \
+             has the error that draws of its metric have. A claim that a cost model decides counts where every model of the paper’s years \
+             gives the same verdict. An effect of the same direction also has the " (same_size())
+            " where the logarithm of our ratio is " (SAME_SIZE.start()) " to " (SAME_SIZE.end()) " times the published one’s. A claim whose ratio \
+             follows from a setting of ours has no vote. Series without a claim are shown and not counted."
         }
         p.key {
             "A figure has the same direction where each of its effects has, and there is at least one; the same size where each effect whose size \
@@ -81,15 +83,19 @@ fn marks() -> Markup {
     }
 }
 
-/// The scores of our numbers beside those of two instruments that measure nothing.
+/// The scores of our numbers beside those of instruments that measure nothing.
 fn scores(entries: &[Entry<'_>]) -> Markup {
+    let (constant, best) = Score::of_best_constant(entries);
+    let constant = format!("always {constant:.2}, the best constant");
     let instruments = [
         ("ours", Score::from_entries(entries)),
+        ("always 1", Score::of_constant(entries, 1.0)),
+        (&constant, best),
         (
-            "an instrument that always answers 1",
-            Score::of_constant(entries),
+            "the right direction, × 1.5",
+            Score::of_directions(entries, 1.5),
         ),
-        ("random answers, mean of 1,000", Score::of_random(entries)),
+        ("random, mean of 1,000", Score::of_random(entries)),
     ];
     let by = |columns: &[&str], cells: &dyn Fn(&Score) -> Vec<String>| {
         let rows = html! {
@@ -100,28 +106,72 @@ fn scores(entries: &[Entry<'_>]) -> Markup {
                 }
             }
         };
-        table([&[""], columns, &[matrix::SAME_SIZE]].concat(), &rows)
+        table([&[""], columns].concat(), &rows)
     };
-    let figures = by(&FigureVerdict::ALL.map(FigureVerdict::name), &|score| {
-        let of_each = FigureVerdict::ALL.map(|verdict| count(score.figures_that_are(verdict)));
-        [&of_each[..], &[count(score.sized_figures)]].concat()
+    let others = [
+        FigureVerdict::Partly,
+        FigureVerdict::NotShown,
+        FigureVerdict::Contradicts,
+        FigureVerdict::Unknown,
+    ];
+    let columns = ["sign and size", "sign under all models", "sign"];
+    let columns = [&columns[..], &others.map(FigureVerdict::name)].concat();
+    let figures = by(&columns, &|score| {
+        let same = score.figures_that_are(FigureVerdict::SameDirection);
+        let counts = [score.sized_figures, same, score.signed_figures];
+        let of_others = others.map(|verdict| score.figures_that_are(verdict));
+        counts
+            .iter()
+            .chain(&of_others)
+            .copied()
+            .map(count)
+            .collect()
     });
-    let claims = by(&Outcome::ALL.map(Outcome::name), &|score| {
-        let of_each = Outcome::ALL.map(|outcome| count(score.claims_that_are(outcome)));
+    let columns = [&["sign and size"], &Outcome::ALL.map(Outcome::name)[..]].concat();
+    let claims = by(&columns, &|score| {
         let (same, all) = score.size;
         let sized = format!("{} of {}", count(same), count(all));
-        [&of_each[..], &[sized]].concat()
+        let of_each = Outcome::ALL.map(|outcome| count(score.claims_that_are(outcome)));
+        [&[sized], &of_each[..]].concat()
     });
     html! {
-        h3 { "Figures" }
-        p.key { (coverage(entries)) ". A figure is measured in part where a published row lacks a number of ours." }
+        h3 { "Score by figures, beside instruments that measure nothing" }
         (figures)
-        h3 { "Claims" }
-        (claims)
         p.key {
-            "The two instruments answer only claims that our numbers could test. Claims of no effect are conditions: alone they show \
-             nothing of a figure."
+            (coverage(entries)) ". A figure is measured in part where a published row lacks a number of ours. The columns after the third \
+             count under all models of the paper’s years. The other instruments answer every claim that has a test."
         }
+        (fold("Score by claims", false, &html! {
+            (claims)
+            p.key { "Claims of no effect are conditions: alone they show nothing of a figure." }
+        }))
+    }
+}
+
+/// The ratios that the fitted cost model predicts, beside the published ones.
+fn predictions(entries: &[Entry<'_>]) -> Markup {
+    let claims = entries.iter().flat_map(|entry| {
+        let claims = entry.claims.iter();
+        claims.filter_map(move |one| Some((entry, one, one.fitted()?, one.published?.value)))
+    });
+    let rows = html! {
+        @for (entry, one, fitted, published) in claims {
+            tr {
+                th scope="row" { a href={ "#" (entry.anchor()) } { (entry.figure.number) } ": " (one.claim.text) }
+                td.number { (ratio(one.published)) }
+                td.number { (one.ours_in_words()) }
+                td.number { (numbers::ratio(fitted, None).line()) }
+                td.number { (format!("{:+.0} %", 100.0 * (fitted / published - 1.0))) }
+            }
+        }
+    };
+    let columns = ["claim", "published", "ours", "fitted model", "its error"];
+    html! {
+        p.key {
+            "The prices of " code { (FITTED) } " were fitted to the cycles of tables I and II of Shea, Wang and Liu alone, before any power was \
+             predicted. Its errors below are of numbers that it had not seen, but for those two tables."
+        }
+        (table(columns, &rows))
     }
 }
 
@@ -171,6 +221,7 @@ fn claim_line(one: &Judged<'_>) -> Markup {
     html! {
         span.claim {
             (one.claim.text) " " (verdict(one)) " "
+            @if one.claim.setting.is_some() { span.both { "no vote" } " " }
             span.both { "published " (one.published_in_words()) " · ours " (one.ours_in_words()) }
         }
     }
@@ -189,7 +240,7 @@ fn figure(catalogue: &Catalogue, entry: &Entry<'_>) -> Markup {
             summary {
                 b { (figure.number) } " " (figure_verdict(entry)) " " (figure.title)
                 @for one in &entry.claims { (claim_line(one)) }
-                @if entry.claims.is_empty() { span.claim { "Not counted: " (figure.uncounted) "." } }
+                @if !figure.uncounted.is_empty() { span.claim { "Not counted: " (figure.uncounted) "." } }
             }
             // A link to what is folded unfolds it.
             div id=(entry.anchor()) {
@@ -226,7 +277,7 @@ fn claims(all: &[Judged<'_>]) -> Markup {
                 td.number { (one.ours_in_words()) }
                 td {
                     (verdict(one))
-                    @if let Some(missing) = &one.claim.missing { span.detail { (missing) } }
+                    @if let Some(reason) = one.reason() { span.detail { (reason) } }
                 }
                 td { (one.under_models().unwrap_or_else(|| DASH.to_owned())) }
                 td.number { @if let Some(share) = one.share() { (format!("{share:.2}")) } @else { (DASH) } }
@@ -305,11 +356,11 @@ fn published(number: Published) -> Markup {
 
 fn ours(row: &ComparedRow<'_>) -> Markup {
     html! {
-        @if let Some((key, number, _)) = &row.ours {
+        @if let Some((key, number, origin)) = &row.ours {
             (numbers::estimate(number.value, number.interval, number.unit).line())
             // A place to break the line: without it a narrow page breaks between the number and its unit.
             " " (badges(&key.metric, number))
-            span.detail { (repeated(number)) }
+            span.detail { (repeated(number, origin)) }
             @if row.is_earlier { span.detail { "of an earlier text of the plan" } }
         } @else {
             (DASH)
@@ -317,11 +368,17 @@ fn ours(row: &ComparedRow<'_>) -> Markup {
     }
 }
 
-/// The number of repetitions, and the varied factor.
-fn repeated(number: &Number) -> String {
+/// The number of repetitions, the planned ones where they are more, and the varied factor.
+fn repeated(number: &Number, origin: &Origin) -> String {
+    let planned = origin.planned as usize;
+    let of = if planned > number.n {
+        format!(" of {planned} planned")
+    } else {
+        String::new()
+    };
     match number.varies.strip_prefix("exact") {
-        Some(seed) => format!("n = {}, exact{seed}", number.n),
-        None => format!("n = {}", counted(number.n, &number.varies)),
+        Some(seed) => format!("n = {}{of}, exact{seed}", number.n),
+        None => format!("n = {}{of}", counted(number.n, &number.varies)),
     }
 }
 

@@ -6,12 +6,6 @@ use crate::ours::Number;
 use vtax_core::SplitMix64;
 use vtax_results::stats::Interval;
 
-/// The largest factor by which two builds of vtax moved a number that repeats exactly with one build.
-///
-/// Guests start at other phases of the host's timers after a change of code. Measured: the processor time of Xen's
-/// Domain0 for a reply of 70 KB, with one plan and two builds. Draws of the phase (`seeds`) replace it by an interval.
-pub const BUILD_SPREAD: f64 = 1.14;
-
 /// The shares of the published effect, as logarithms of ratios, that are of the same size.
 pub const SAME_SIZE: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 
@@ -55,25 +49,30 @@ pub fn our_ratio(number: &Number, baseline: &Number) -> Option<Ratio> {
 
 /// The interval by which a claim is judged. `None`: nothing is known about the error of one of the numbers.
 ///
-/// Two exact numbers have the spread of builds. A number of one trial that does not repeat exactly has no interval.
-pub fn judged_interval(number: &Number, baseline: &Number) -> Option<Interval> {
+/// A number that repeats exactly is one draw of the timing, whose error is `spread`, a factor: that of draws of the same
+/// metric ([`crate::ours::Ours::spread`]). A number of one trial that does not repeat exactly has no interval.
+pub fn judged_interval(
+    number: &Number,
+    baseline: &Number,
+    spread: Option<f64>,
+) -> Option<Interval> {
     let is_unknown = |one: &Number| one.interval.is_none() && !one.is_exact();
     if is_unknown(number) || is_unknown(baseline) {
         return None;
     }
     let ratio = our_ratio(number, baseline)?;
-    let of_build = Interval {
-        low: ratio.value / BUILD_SPREAD,
-        high: ratio.value * BUILD_SPREAD,
-    };
-    match ratio.interval {
-        None => Some(of_build),
-        Some(own) if number.is_exact() == baseline.is_exact() => Some(own),
-        Some(own) => Some(Interval {
-            low: own.low.min(of_build.low),
-            high: own.high.max(of_build.high),
-        }),
+    if !number.is_exact() && !baseline.is_exact() {
+        return ratio.interval;
     }
+    let spread = spread?;
+    let own = ratio.interval.unwrap_or(Interval {
+        low: ratio.value,
+        high: ratio.value,
+    });
+    Some(Interval {
+        low: own.low.min(ratio.value / spread),
+        high: own.high.max(ratio.value * spread),
+    })
 }
 
 /// The verdict on a claim.
@@ -257,18 +256,21 @@ mod tests {
     }
 
     #[test]
-    fn a_single_trial_is_unknown_and_an_exact_one_has_the_spread_of_builds() {
+    fn a_single_trial_is_unknown_and_an_exact_one_has_the_spread_of_draws() {
+        let spread = Some(1.14);
         let single = number(2.0, None, "trial");
-        assert_eq!(judged_interval(&single, &exact(1.0)), None);
-        assert_eq!(judged_interval(&exact(1.0), &single), None);
+        assert_eq!(judged_interval(&single, &exact(1.0), spread), None);
+        assert_eq!(judged_interval(&exact(1.0), &single, spread), None);
         let (point, base) = (exact(1.1), exact(1.0));
-        let interval = judged_interval(&point, &base).unwrap();
+        assert_eq!(judged_interval(&point, &base, None), None);
+        let interval = judged_interval(&point, &base, spread).unwrap();
         assert!(interval.low < 1.0 && interval.high > 1.25);
-        // Draws of the phase have an interval of their own.
+        // Draws have an interval of their own.
         let drawn = |value: f64| number(value, of(value * 0.99, value * 1.01), "seed");
-        let interval = judged_interval(&drawn(1.1), &drawn(1.0)).unwrap();
+        let interval = judged_interval(&drawn(1.1), &drawn(1.0), None).unwrap();
         assert!(interval.low > 1.07 && interval.high < 1.13);
-        assert!(judged_interval(&drawn(1.1), &exact(1.0)).unwrap().low < 1.0);
+        let mixed = judged_interval(&drawn(1.1), &exact(1.0), spread).unwrap();
+        assert!(mixed.low < 1.0);
     }
 
     #[test]

@@ -174,6 +174,12 @@ impl ResultsDir {
         &self.run
     }
 
+    /// The number of blocks of the schedule: the trials of each treatment that were planned.
+    pub fn blocks(&self) -> u32 {
+        let blocks = self.run.schedule.iter().map(|one| one.block);
+        blocks.max().map_or(0, |last| last.saturating_add(1))
+    }
+
     /// The text of the run's plan.
     ///
     /// # Errors

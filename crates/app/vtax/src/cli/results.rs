@@ -177,14 +177,15 @@ pub struct AtlasArgs {
     /// Where to run every plan, in place of the atlas's own places: `local`, `ssh:HOST`, `testbed:kvm` or `testbed:xen`.
     #[arg(long, value_name = "PLACE", requires = "run", value_parser = place())]
     pub place: Option<Place>,
-    /// The directory above results directories, which have their plans' names; complete runs are not run again.
+    /// The directory above results directories, which have their plans' names, or archives of them, as papers/runs;
+    /// complete runs are not run again.
     #[arg(long, value_name = "DIR", default_value = "atlas-results")]
     pub results_root: PathBuf,
     /// The directory of the plans.
     #[arg(long, value_name = "DIR", default_value = "plans")]
     pub plans: PathBuf,
-    /// Write the numbers as CSV with their provenance into this directory; those in vtax are papers/ours.
-    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "papers/ours")]
+    /// Write into this directory the numbers as CSV with their provenance (ours), and archives of the runs (runs).
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "papers")]
     pub keep: Option<PathBuf>,
     /// The file to write the page to.
     #[arg(long, short, value_name = "FILE", default_value = "atlas.html")]

@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use vtax_atlas::catalogue::{Catalogue, Figure, Plan};
 use vtax_atlas::claims::markdown;
-use vtax_atlas::{Folders, compare, gather, missing, outdated, page, summary, unlisted};
+use vtax_atlas::{Folders, compare, gather, keep_runs, missing, outdated, page, summary, unlisted};
 use vtax_core::counted;
 use vtax_host::signals::{Signals, end_with_reader};
 
@@ -48,8 +48,10 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
         ));
     }
     if let Some(folder) = &arguments.keep {
-        ours.keep(&catalogue, folder)?;
-        note(&format!("kept in {}", folder.display()));
+        let runs = keep_runs(&catalogue, &folders, &folder.join("runs"))?;
+        ours.keep(&catalogue, &folder.join("ours"))?;
+        let runs = counted(runs.len(), "run");
+        note(&format!("kept in {}: {runs}", folder.display()));
     }
     let entries = compare(&catalogue, &figures, &ours)?;
     vtax_files::write(&arguments.output, page(&catalogue, &entries).as_bytes())?;
@@ -87,9 +89,20 @@ fn run_missing<'a>(
     figures: &[&Figure],
     folders: &Folders<'_>,
 ) -> Result<Vec<&'a str>, Box<dyn std::error::Error>> {
-    let todo = missing(catalogue, figures, folders, arguments.quick);
+    let mut todo = missing(catalogue, figures, folders, arguments.quick);
     let signals = Signals::install()?;
     let mut failed = Vec::new();
+    let of_full = |(name, plan): &(&str, &Plan)| {
+        let is_left = arguments.quick && !plan.full_only.is_empty();
+        if is_left {
+            note(&format!(
+                "{name}: not with --quick: {}; `vtax atlas --run` runs it",
+                plan.full_only
+            ));
+        }
+        !is_left
+    };
+    todo.retain(of_full);
     for (number, (name, plan)) in todo.iter().enumerate() {
         signals.check()?;
         let words = words(arguments, folders, name, plan);

@@ -157,6 +157,16 @@ mod tests {
         assert!(reported(open("a plan", &["two", "one"])).contains("other treatments"));
         assert!(reported(open("a plan", &["one"])).contains("other treatments"));
         assert!(reported(open("another", &["one", "two"])).contains("another plan"));
+        // A record that was edited by hand, as the plan beside it, does not go on.
+        for file in ["plan.toml", "run.json"] {
+            let file = path.join(file);
+            let text = std::fs::read_to_string(&file).unwrap();
+            std::fs::write(&file, text.clone() + "\n").unwrap();
+            let refused = reported(open("a plan", &["one", "two"]));
+            assert!(refused.contains("changed after the run began"), "{refused}");
+            std::fs::write(&file, text).unwrap();
+        }
+        assert_eq!(open("a plan", &["one", "two"]).unwrap(), 4);
         files.set("sha256:of another app");
         let refused = reported(open("a plan", &["one", "two"]));
         assert!(refused.contains("with the files that it had"), "{refused}");

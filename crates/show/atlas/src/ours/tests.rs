@@ -89,7 +89,7 @@ fn numbers_come_back_from_their_file() {
 fn an_old_number_of_an_emulated_host_is_simulated_and_one_of_another_place_stays_emulated() {
     let read = |place: &str, flag: &str| {
         let text = format!(
-            "{COLUMNS}\np,vm · send,cpu,1,,,1,core,{flag},trial,1,h,2026-01-01T00:00:00Z,{place},quick,x\n"
+            "{COLUMNS}\np,vm · send,cpu,1,,,1,core,{flag},trial,1,h,2026-01-01T00:00:00Z,{place},quick,4,x,\n"
         );
         let ours = Ours::of_csv(&text).unwrap();
         ours.numbers.into_values().next().unwrap().source
@@ -221,15 +221,125 @@ fn a_load_level_is_each_trials_own_knee_or_its_lowest() {
 
 #[test]
 fn a_later_run_of_a_plan_replaces_all_of_it() {
-    let kept = "plan,treatment,metric,value,low,high,n,unit,source,varies,vtax,host,started,place,profile,plan_sha256\n\
-                p,one,m,1,,,1,s,measured,trials,0,h,t,local,full,x\n\
-                p,two,m,2,,,1,s,measured,trials,0,h,t,local,full,x\n\
-                q,one,m,3,,,1,s,measured,trials,0,h,t,local,full,x\n";
+    let kept = "plan,treatment,metric,value,low,high,n,unit,source,varies,vtax,host,started,place,profile,planned,plan_sha256,archive_sha256\n\
+                p,one,m,1,,,1,s,measured,trials,0,h,t,local,full,3,x,y\n\
+                p,two,m,2,,,1,s,measured,trials,0,h,t,local,full,3,x,y\n\
+                q,one,m,3,,,1,s,measured,trials,0,h,t,local,full,3,x,y\n";
     let mut all = Ours::of_csv(kept).unwrap();
     let newer = kept.lines().take(2).collect::<Vec<_>>().join("\n");
     all.take(Ours::of_csv(&newer.replace("one,m,1", "one,m,9")).unwrap());
     let values: Vec<f64> = all.numbers.values().map(|number| number.value).collect();
     assert_eq!(values, [9.0, 3.0]);
+}
+
+/// The stored numbers of the plans whose runs are archived, and those that are computed again from the archives.
+#[test]
+fn each_stored_number_is_computed_again_from_the_trials_of_its_archive() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let (kept, catalogue) = (Ours::kept().unwrap(), Catalogue::read().unwrap());
+    let wanted = crate::wanted(&catalogue.figures);
+    let mut archived = 0;
+    for (plan, origin) in &kept.origins {
+        let archive = archive::path_of(&root.join("papers/runs"), plan);
+        assert_eq!(
+            archive.exists(),
+            !origin.archive_sha256.is_empty(),
+            "{plan}"
+        );
+        if !archive.exists() {
+            continue;
+        }
+        let bytes = fs::read(&archive).unwrap();
+        assert_eq!(
+            digest(&bytes),
+            origin.archive_sha256,
+            "{}",
+            archive.display()
+        );
+        let results = tempfile::tempdir().unwrap();
+        archive::unpack(&archive, results.path()).unwrap();
+        let again = Ours::of_results(results.path(), plan, None, &wanted, no_models).unwrap();
+        assert_eq!(again.origins[plan], *origin);
+        let stored = kept.numbers.iter().filter(|(key, _)| key.plan == *plan);
+        let stored: BTreeMap<Key, Number> = stored
+            .map(|(key, number)| (key.clone(), number.clone()))
+            .collect();
+        assert_eq!(again.numbers, stored, "{plan}");
+        archived += 1;
+    }
+    assert!(archived > 0, "no run is archived");
+}
+
+#[test]
+fn an_archive_is_the_same_bytes_again_and_a_foreign_one_writes_nothing_outside() {
+    let folder = tempfile::tempdir().unwrap();
+    let (results, archive) = (folder.path().join("run"), folder.path().join("p.jsonl.gz"));
+    let treatment = serde_json::json!({ "label": "vm · send", "platform": "vm", "workload": "send", "factors": {},
+        "baseline": null, "platform_kind": "qemu", "workload_kind": "iperf3-send" });
+    create_for_three_blocks(&results, &treatment, &serde_json::json!({ "vtax": "9" }));
+    archive::pack(&results, &archive).unwrap();
+    let first = fs::read(&archive).unwrap();
+    let unpacked = folder.path().join("again");
+    fs::create_dir(&unpacked).unwrap();
+    archive::unpack(&archive, &unpacked).unwrap();
+    assert_eq!(
+        archive::packed(&ResultsDir::open(&unpacked).unwrap()).unwrap(),
+        first
+    );
+    // A run whose plan was changed later is not packed.
+    fs::write(results.join("plan.toml"), "another").unwrap();
+    let refused = archive::pack(&results, &archive).unwrap_err().to_string();
+    assert!(
+        refused.contains("plan.toml was changed after the run began"),
+        "{refused}"
+    );
+    for path in [
+        "../escape",
+        "/tmp/escape",
+        "trials/0000/../../../escape",
+        "report.html",
+    ] {
+        let line = serde_json::json!({ "path": path, "text": "x" }).to_string();
+        let file = fs::File::create(&archive).unwrap();
+        let mut packed = flate2::write::GzEncoder::new(file, flate2::Compression::fast());
+        std::io::Write::write_all(&mut packed, line.as_bytes()).unwrap();
+        packed.finish().unwrap();
+        let refused = archive::unpack(&archive, &unpacked)
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains("no record of a run"), "{path}: {refused}");
+    }
+    for wrong in [&b"no archive"[..], &first[..first.len() / 2]] {
+        fs::write(&archive, wrong).unwrap();
+        assert!(archive::unpack(&archive, &unpacked).is_err());
+    }
+}
+
+#[test]
+fn a_single_draw_has_the_error_of_the_draws_of_its_metric() {
+    let mut ours = Ours::kept().unwrap();
+    let number = ours.numbers.values().next().unwrap().clone();
+    ours.numbers.clear();
+    let key = |treatment: &str| Key {
+        plan: "p".into(),
+        treatment: treatment.into(),
+        metric: "m".into(),
+    };
+    let drawn = |half: f64, n| Number {
+        value: 1.0,
+        interval: Some(Interval {
+            low: (-half).exp(),
+            high: half.exp(),
+        }),
+        n,
+        varies: "seed".into(),
+        ..number.clone()
+    };
+    ours.numbers.insert(key("two"), drawn(0.5, 2));
+    assert_eq!(ours.spread("m"), None);
+    ours.numbers.insert(key("four"), drawn(0.1, 4));
+    assert!((ours.spread("m").unwrap() - 0.2_f64.exp()).abs() < 1e-9);
+    assert_eq!(ours.spread("other"), None);
 }
 
 #[test]
