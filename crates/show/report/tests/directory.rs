@@ -53,7 +53,13 @@ fn a_run_reads_back_as_it_was_written() {
     assert_eq!(trials[3], small().trial(read.run(), 3));
     assert_eq!(
         names(&read.trial_path(3)),
-        ["log", "samples.parquet", "trial.json", "workload.json"]
+        [
+            "SHA256SUMS",
+            "log",
+            "samples.parquet",
+            "trial.json",
+            "workload.json"
+        ]
     );
     assert!(read.pending().is_empty());
 }
@@ -132,6 +138,23 @@ fn a_finished_trial_is_never_overwritten() {
         })
     ));
     assert_eq!(names(&results.path().join("trials")), ["0000"]);
+}
+
+#[test]
+fn a_trial_that_was_edited_by_hand_is_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = small().write(&folder.path().join("run"));
+    let file = results.trial_path(3).join("trial.json");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replacen('1', "2", 1)).unwrap();
+    let refused = results.trial(3).unwrap_err().to_string();
+    assert!(
+        refused.contains("it was changed after it was written"),
+        "{refused}"
+    );
+    let damaged = results.damaged();
+    assert_eq!(damaged.len(), 1);
+    assert_eq!(damaged[0].0, 3);
 }
 
 #[test]

@@ -460,6 +460,7 @@ fn modelled_joules_of_an_emulated_guest_show_both_flags_and_the_model() {
             metric["model"] = "mine".into();
         }
         fs::write(&path, trial.to_string()).unwrap();
+        fs::remove_file(path.with_file_name("SHA256SUMS")).unwrap();
     }
     let mut csv = Vec::new();
     export::csv(&results, &mut csv).unwrap();

@@ -309,14 +309,14 @@ pub fn merge(sources: &[ResultsDir], into: &Path) -> Result<Vec<String>, Results
         return Err(ResultsError::NotARun(into.to_owned()));
     };
     let earlier = if into.join("run.json").exists() {
+        if !ResultsDir::open(into)?.is_merged() {
+            return Err(ResultsError::AlreadyARun(into.to_owned()));
+        }
         Some(ResultsDir::resume(into)?)
     } else {
         None
     };
     if let Some(earlier) = &earlier {
-        if !earlier.is_merged() {
-            return Err(ResultsError::AlreadyARun(into.to_owned()));
-        }
         from.insert(0, earlier);
     }
     let found = together(&from)?;
