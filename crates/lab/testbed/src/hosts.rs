@@ -494,10 +494,7 @@ impl Hosts<'_> {
     /// Stores the facts about the emulated host, from the first finished trial.
     fn keep_facts(&mut self, inside: &ResultsDir) -> Result<(), LabError> {
         if !std::mem::replace(&mut self.has_facts, true) {
-            let facts = inside.host()?.to_string();
-            let results = Dir::open(&self.run.results).map_err(ResultsError::from)?;
-            let kept = results.write("host.json", facts.as_bytes());
-            kept.map_err(ResultsError::from)?;
+            ResultsDir::open(&self.run.results)?.replace_host(&inside.host()?)?;
         }
         Ok(())
     }

@@ -141,6 +141,26 @@ fn a_finished_trial_is_never_overwritten() {
 }
 
 #[test]
+fn the_facts_of_an_emulated_host_are_a_part_of_the_record_and_a_run_goes_on_with_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    let results = small().write(&path);
+    let facts = serde_json::json!({ "cores": 4 });
+    results.replace_host(&facts).unwrap();
+    assert_eq!(results.host().unwrap(), facts);
+    ResultsDir::resume(&path).unwrap();
+    let check = std::process::Command::new("sha256sum")
+        .args(["--check", "--quiet", "SHA256SUMS"])
+        .current_dir(&path)
+        .status();
+    assert!(check.unwrap().success());
+    let plan = path.join("plan.toml");
+    fs::write(&plan, "another").unwrap();
+    let refused = results.replace_host(&facts).unwrap_err().to_string();
+    assert!(refused.contains("plan.toml was changed"), "{refused}");
+}
+
+#[test]
 fn a_trial_that_was_edited_by_hand_is_damaged() {
     let folder = tempfile::tempdir().unwrap();
     let results = small().write(&folder.path().join("run"));

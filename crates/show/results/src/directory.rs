@@ -142,13 +142,12 @@ impl ResultsDir {
         Ok(results)
     }
 
-    /// Checks that the plan, the facts about the host and the record of the run are those that were written when the run
-    /// began.
+    /// Checks that the plan and the record of the run are those that were written when the run began.
     ///
     /// # Errors
     /// When one was changed since, or the directory has no sums.
     pub fn verify(&self) -> Result<(), ResultsError> {
-        for name in ["plan.toml", "host.json", RUN] {
+        for name in ["plan.toml", RUN] {
             let path = self.path().join(name);
             match checksums::is_intact(&self.dir, name)? {
                 Some(true) => {}
@@ -199,6 +198,23 @@ impl ResultsDir {
             &bytes,
             "Restore it from a copy; the numbers do not depend on it",
         )
+    }
+
+    /// Replaces the facts about the host by those of the host inside, which is known after the first trial.
+    ///
+    /// # Errors
+    /// When the record of the run was edited, or a file cannot be written.
+    pub fn replace_host(&self, host: &serde_json::Value) -> Result<(), ResultsError> {
+        self.verify()?;
+        let facts = to_json(&self.path().join("host.json"), host)?;
+        let plan = self.dir.read("plan.toml", MOST_BYTES)?;
+        let record = self.dir.read(RUN, MOST_BYTES)?;
+        let files: [(&str, &[u8]); 3] =
+            [("plan.toml", &plan), ("host.json", &facts), (RUN, &record)];
+        self.dir.write("host.json", &facts)?;
+        Ok(self
+            .dir
+            .write(SUMS, checksums::of_contents(&files).as_bytes())?)
     }
 
     /// Path of one trial's directory, existing or not: for messages.

@@ -230,7 +230,7 @@ fn bring(
     fs::create_dir_all(&trials).map_err(HostError::file("create", &trials))?;
     if !results.join("run.json").exists() {
         let head = IncomingDir::create(&trials, "head")?;
-        let names = ["plan.toml", "host.json", "run.json"];
+        let names = ["SHA256SUMS", "plan.toml", "host.json", "run.json"];
         let is_head = |below: &Path| names.iter().any(|name| below == Path::new(name));
         let line = format!("tar -C '{directory}/results' -cf - {}", names.join(" "));
         unpack(remote, &line, &head.path, &is_head, budget)?;
