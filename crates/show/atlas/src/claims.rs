@@ -46,8 +46,19 @@ pub struct UnderModel {
     pub ratio: f64,
     /// The verdict on it.
     pub outcome: Outcome,
-    /// Whether the processor of the model was sold when the paper was written.
-    pub of_years: bool,
+    /// What it has to say.
+    pub standing: Standing,
+}
+
+/// The part of a cost model in a verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// Its processor was sold when the paper was written: without its agreement the verdict does not count.
+    Deciding,
+    /// Such a model with its assumed prices halved or doubled.
+    Varied,
+    /// Its processor is of later years.
+    Later,
 }
 
 /// The cost model whose prices were fitted to the cycles of two tables alone, before any power was predicted.
@@ -84,10 +95,14 @@ impl<'a> Judged<'a> {
         let is_kept = is_kept(Some(row)) && is_kept(compared.baseline());
         let sign = if is_kept { sign } else { Outcome::Unknown };
         let models = match (row.models, base, ours) {
-            (Some(own), Some(base), Some(ours)) => under(test, ours, own, base, of_years),
+            (Some(own), Some(base), Some(ours)) if is_kept => {
+                under(test, ours, own, base, of_years)
+            }
             _ => Vec::new(),
         };
-        let mut deciding = models.iter().filter(|one| one.of_years);
+        let mut deciding = models
+            .iter()
+            .filter(|one| one.standing == Standing::Deciding);
         let is_undisputed = deciding.all(|one| one.outcome == sign);
         Self {
             claim,
@@ -106,21 +121,19 @@ impl<'a> Judged<'a> {
 
     /// The cost models under which the verdict is that of the run's model, in words; `None` for a ratio that no model made.
     pub fn under_models(&self) -> Option<String> {
-        let same = |of_years: bool| {
-            let models = self.models.iter().filter(|one| one.of_years == of_years);
+        let same = |(standing, name): (Standing, &str)| {
+            let models = self.models.iter().filter(|one| one.standing == standing);
             let same: Vec<bool> = models.map(|one| one.outcome == self.sign).collect();
             let count = same.iter().filter(|same| **same).count();
-            format!("{count} of {}", same.len())
+            (!same.is_empty()).then(|| format!("{name}{count} of {}", same.len()))
         };
-        if self.models.is_empty() {
-            return None;
-        }
-        let years = same(true);
-        Some(if self.models.iter().all(|one| one.of_years) {
-            years
-        } else {
-            format!("{years}; later ones {}", same(false))
-        })
+        let all = [
+            (Standing::Deciding, ""),
+            (Standing::Varied, "prices halved or doubled "),
+            (Standing::Later, "later ones "),
+        ];
+        let words: Vec<String> = all.into_iter().filter_map(same).collect();
+        (!words.is_empty()).then(|| words.join("; "))
     }
 
     /// The ratio that the fitted model predicts.
@@ -215,12 +228,20 @@ fn under(
             low: interval.low * shift,
             high: interval.high * shift,
         };
-        let model = name.split(", ").next().unwrap_or_default();
+        let (model, is_varied) = match name.split_once(", ") {
+            Some((model, _)) => (model, true),
+            None => (name.as_str(), false),
+        };
+        let of_years = of_years.is_empty() || of_years.iter().any(|one| one == model);
         Some(UnderModel {
             name: name.clone(),
             ratio,
             outcome: Outcome::judge(test.effect, test.minimum, Some(interval)),
-            of_years: of_years.is_empty() || of_years.iter().any(|one| one == model),
+            standing: match (of_years, is_varied) {
+                (false, _) => Standing::Later,
+                (true, true) => Standing::Varied,
+                (true, false) => Standing::Deciding,
+            },
         })
     });
     models.collect()
@@ -551,9 +572,13 @@ mod tests {
             }),
         };
         let values = |old: f64, new: f64| {
-            [("old, assumed prices halved", old), ("new", new)]
-                .map(|(name, value)| (name.to_owned(), value))
-                .into()
+            [
+                ("new", new),
+                ("old", old),
+                ("old, assumed prices halved", new),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into()
         };
         let found = under(
             &test,
@@ -564,14 +589,18 @@ mod tests {
         );
         let outcomes: Vec<_> = found
             .iter()
-            .map(|one| (one.outcome, one.of_years))
+            .map(|one| (one.outcome, one.standing))
             .collect();
         assert_eq!(
             outcomes,
-            [(Outcome::NotShown, false), (Outcome::SameDirection, true)]
+            [
+                (Outcome::NotShown, Standing::Later),
+                (Outcome::SameDirection, Standing::Deciding),
+                (Outcome::NotShown, Standing::Varied)
+            ]
         );
         let all = under(&test, ratio, &values(1.5, 1.01), &values(1.0, 1.0), &[]);
-        assert!(all.iter().all(|one| one.of_years));
+        assert!(all.iter().all(|one| one.standing != Standing::Later));
     }
 
     #[test]

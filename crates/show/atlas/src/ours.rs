@@ -378,6 +378,7 @@ impl Ours {
     /// # Errors
     /// When a file cannot be written.
     pub fn keep(&self, catalogue: &Catalogue, folder: &Path) -> Result<(), AtlasError> {
+        std::fs::create_dir_all(folder).map_err(AtlasError::file("create", folder))?;
         for paper in &catalogue.papers {
             let figures = catalogue.figures.iter();
             let keys = crate::wanted(figures.filter(|figure| figure.paper == paper.key));
