@@ -291,7 +291,7 @@ pub fn compare<'a>(
         Ok(Entry {
             figure,
             claims: claims
-                .map(|claim| Judged::from_claim(claim, &series, &catalogue.models_of(figure)))
+                .map(|claim| Judged::from_claim(claim, &series, catalogue.models_of(figure)))
                 .collect(),
             series,
         })

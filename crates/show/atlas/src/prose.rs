@@ -19,6 +19,7 @@
 //!
 //! With `VTAX_WRITE_DOCS=1` the test writes the numbers of all marks, with as many decimals as before.
 
+use crate::AtlasError;
 use crate::catalogue::{Catalogue, Key};
 use crate::ours::Ours;
 use std::collections::BTreeSet;
@@ -102,25 +103,23 @@ impl Data {
     }
 
     /// The value of a source. `None` where its plan has no stored number.
-    fn value(&self, source: &str) -> Result<Option<f64>, String> {
+    fn value(&self, source: &str) -> Result<Option<f64>, AtlasError> {
         let words = source.split_whitespace().collect::<Vec<_>>().join(" ");
         match words.split_once(' ') {
             Some(("ours", key)) => self.of_ours(key),
-            Some(("printed", expression)) => {
-                let number = self.catalogue.published(expression);
-                number
-                    .map(|it| Some(it.value))
-                    .map_err(|why| why.to_string())
+            Some(("printed", expression)) => Ok(Some(self.catalogue.published(expression)?.value)),
+            Some(("plan", setting)) => {
+                let value = of_plan(setting).ok_or_else(|| unknown("no such setting"))?;
+                Ok(Some(value))
             }
-            Some(("plan", setting)) => Ok(Some(of_plan(setting).ok_or("no such setting")?)),
-            _ => Err("neither ours, printed nor plan".into()),
+            _ => Err(unknown("neither ours, printed nor plan")),
         }
     }
 
-    fn of_ours(&self, key: &str) -> Result<Option<f64>, String> {
+    fn of_ours(&self, key: &str) -> Result<Option<f64>, AtlasError> {
         let fields: Vec<&str> = key.split(" | ").collect();
         let [plan, metric, treatments] = fields[..] else {
-            return Err("PLAN | METRIC | TREATMENTS".into());
+            return Err(unknown("PLAN | METRIC | TREATMENTS"));
         };
         let of = |treatment: &str| {
             let key = Key {
@@ -129,12 +128,13 @@ impl Data {
                 metric: metric.to_owned(),
             };
             if !self.wanted.contains(&key) {
-                return Err(format!("no row of the catalogue is {treatment}"));
+                return Err(unknown(&format!("no row of the catalogue is {treatment}")));
             }
             if self.ours.numbers.keys().all(|key| key.plan != plan) {
                 return Ok(None);
             }
-            let number = self.ours.numbers.get(&key).ok_or("no stored number")?;
+            let number = self.ours.numbers.get(&key);
+            let number = number.ok_or_else(|| unknown("no stored number"))?;
             Ok(Some(number.value))
         };
         let percent = treatments.strip_prefix("% ");
@@ -147,6 +147,10 @@ impl Data {
             None => value,
         }))
     }
+}
+
+fn unknown(what: &str) -> AtlasError {
+    AtlasError::Unknown(what.to_owned())
 }
 
 /// A setting: `FILE KEY`.
@@ -233,8 +237,10 @@ fn prose(text: &str) -> String {
     let spans: Vec<&str> = prose.split('`').step_by(2).collect();
     let mut links = String::new();
     for (at, part) in spans.join("code").split("](").enumerate() {
-        let behind = part.split_once(')').filter(|_| at > 0);
-        links += behind.map_or(part, |(_, behind)| behind);
+        links += match part.split_once(')') {
+            Some((_, behind)) if at > 0 => behind,
+            _ => part,
+        };
     }
     links
 }
