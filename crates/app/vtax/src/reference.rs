@@ -207,8 +207,10 @@ fn records() -> String {
          | `plan.toml` | the plan |\n\
          | `run.json` | `RunInfo`: the treatments, the seed and the whole schedule |\n\
          | `host.json` | processor, memory, kernel, mitigations, versions of programs; no host name, machine id or address |\n\
+         | `SHA256SUMS` | digests of these three; a run whose plan or record was edited does not go on |\n\
          | `trials/NNNN/trial.json` | `Trial`: metrics, times, reasons to suspect the trial, facts |\n\
          | `trials/NNNN/samples.parquet` | each sample: `t_ns, owner, metric, unit, kind, source, value` |\n\
+         | `trials/NNNN/SHA256SUMS` | digests of the trial's files; a trial that was edited is damaged |\n\
          | `trials/NNNN.again-1`, `trials/NNNN.failed-1` | a trial that did not count, beside its replacement |\n\
          | `analysis.json`, `report.html`, `figures/` | written by `vtax report`: [figures and data](../howto/figures-and-data.md) |",
     );
