@@ -732,6 +732,36 @@ fn keys_are_filtered_by_a_text() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("`no-such-key`"));
 }
 
+/// The stored numbers, those of other cost models too, are computed again from the archived trials.
+#[test]
+fn the_numbers_of_the_atlas_follow_from_the_archived_trials() {
+    let (work, root) = (
+        work(),
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.."),
+    );
+    let path = |below: &str| root.join(below).display().to_string();
+    let (runs, plans) = (path("papers/runs"), path("plans"));
+    let words = [
+        "atlas",
+        "--results-root",
+        &runs,
+        "--plans",
+        &plans,
+        "--keep",
+        "again",
+    ];
+    let made = command(work.path(), &words).output().unwrap();
+    let reported = String::from_utf8(made.stderr).unwrap();
+    assert!(made.status.success(), "{reported}");
+    assert!(!reported.contains("left out"), "{reported}");
+    for file in fs::read_dir(root.join("papers/ours")).unwrap() {
+        let file = file.unwrap();
+        let again = work.path().join("again/ours").join(file.file_name());
+        let (stored, again) = (fs::read(file.path()).unwrap(), fs::read(again).unwrap());
+        assert!(stored == again, "{} differs", file.path().display());
+    }
+}
+
 #[test]
 fn an_atlas_whose_plans_fail_names_them_and_shows_the_rest() {
     let work = work();
