@@ -163,6 +163,7 @@ pub struct ExportArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("runs").args(["run", "quick"]).multiple(true)))]
 pub struct AtlasArgs {
     /// A paper's figures alone, or one of them: shea, shea/fig-7.
     #[arg(value_name = "PAPER[/FIGURE]")]
@@ -172,10 +173,10 @@ pub struct AtlasArgs {
     #[arg(long)]
     pub run: bool,
     /// Run the quick profiles of the plans that judge a claim, and no others.
-    #[arg(long, requires = "run")]
+    #[arg(long)]
     pub quick: bool,
     /// Where to run every plan, in place of the atlas's own places: `local`, `ssh:HOST`, `testbed:kvm` or `testbed:xen`.
-    #[arg(long, value_name = "PLACE", requires = "run", value_parser = place())]
+    #[arg(long, value_name = "PLACE", requires = "runs", value_parser = place())]
     pub place: Option<Place>,
     /// The directory above results directories, which have their plans' names, or archives of them, as papers/runs;
     /// complete runs are not run again.

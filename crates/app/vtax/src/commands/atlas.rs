@@ -26,7 +26,7 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
         plans: &arguments.plans,
         models: vtax_testbed::cost::modelled,
     };
-    let failed = if arguments.run {
+    let failed = if arguments.run || arguments.quick {
         run_missing(arguments, &catalogue, &figures, &folders)?
     } else {
         Vec::new()
