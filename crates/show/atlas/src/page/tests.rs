@@ -472,6 +472,7 @@ fn a_directory_of_another_plan_is_reported_and_left_out() {
         "shea-fig-9",
         "shea-platforms",
         "shea-platforms-xen",
+        "shea-tables-polling",
         "shea-tbench",
     ];
     assert_eq!(missing("shea", false), others);
