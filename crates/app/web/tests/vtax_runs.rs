@@ -269,9 +269,6 @@ fn a_run_of_a_terminal_is_followed_and_paused_too() {
     assert!(!terminal.wait().unwrap().success());
     let paused = page.until_state("mine", "paused");
     assert!((1..8).contains(&over(&paused)), "{paused}");
-    let plan = results.join("mine/plan.toml");
-    // The resumed run uses the plan in its directory.
-    fs::write(plan, fake::PLAN).unwrap();
     fake::pace(page.path(), 0);
     page.tell("mine", "resume");
     page.until_state("mine", "complete");

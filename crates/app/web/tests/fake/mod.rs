@@ -136,11 +136,7 @@ fn vtax() {
     let fake = invented();
     let results = match ResultsDir::resume(directory) {
         Ok(results) => results,
-        Err(_) => {
-            let results = fake.create(directory);
-            fs::write(directory.join("plan.toml"), plan).unwrap();
-            results
-        }
+        Err(_) => fake.create_with_plan(directory, &plan),
     };
     let pending = results.pending();
     say(&Event::Started {

@@ -241,13 +241,17 @@ impl Fake {
     }
 
     pub fn create(&self, path: &Path) -> ResultsDir {
+        let plan = "name = \"network-tax\"\nseed = 42\nrepetitions = 5\n\n[platforms]\nnative = {}\ncontainer = {}\nqemu = {}\n";
+        self.create_with_plan(path, plan)
+    }
+
+    pub fn create_with_plan(&self, path: &Path, plan: &str) -> ResultsDir {
         let host = json!({
             "hostname": "example", "kernel": "6.18.0", "cpu": "Example CPU @ 2.6 GHz", "cores": 2,
             "memory_bytes": 25_769_803_776u64, "clock_source": "tsc",
             "mitigations": {"spectre_v2": "Mitigation: Retpolines"},
             "accelerators": ["tcg"], "versions": {"qemu": "7.2.22", "runc": "1.1.5", "iperf3": "3.12"},
         });
-        let plan = "name = \"network-tax\"\nseed = 42\nrepetitions = 5\n\n[platforms]\nnative = {}\ncontainer = {}\nqemu = {}\n";
         ResultsDir::create(path, &self.run_info(), plan, &host).unwrap()
     }
 
