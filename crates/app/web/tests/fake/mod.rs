@@ -136,7 +136,7 @@ fn vtax() {
     let fake = invented();
     let results = match ResultsDir::resume(directory) {
         Ok(results) => results,
-        Err(_) => fake.create_with_plan(directory, &plan),
+        Err(_) => fake.create_with_plan(directory, plan),
     };
     let pending = results.pending();
     say(&Event::Started {
