@@ -548,6 +548,7 @@ fn every_file_beside_the_plans_is_a_plan_or_distinguished() {
         };
         let other = match path.file_name().unwrap().to_str().unwrap() {
             "coarse-timers.toml"
+            | "counted-cache.toml"
             | "hvm-host.toml"
             | "small-host.toml"
             | "two-processors-deterministic.toml"
