@@ -331,7 +331,8 @@ fn lines_of(program: &str, arguments: &[&str]) -> Vec<String> {
         .unwrap_or_default()
 }
 
-/// Runs a program with both its outputs appended to the log; its `I: …` lines are progress.
+/// Runs a program with both its outputs appended to the log; its `I: …` lines are progress, and each tenth of what ninja
+/// builds.
 pub(super) fn run_logged(
     mut command: Command,
     log: &Path,
@@ -353,6 +354,7 @@ pub(super) fn run_logged(
     let mut reader = BufReader::new(reader);
     let mut bytes = Vec::new();
     let mut copied = Ok(());
+    let mut tenths = 0;
     loop {
         bytes.clear();
         match reader.read_until(b'\n', &mut bytes) {
@@ -362,11 +364,8 @@ pub(super) fn run_logged(
                 if copied.is_ok() {
                     copied = file.write_all(&bytes);
                 }
-                if let Some(step) = String::from_utf8_lossy(&bytes)
-                    .trim_end()
-                    .strip_prefix("I: ")
-                {
-                    progress(step);
+                if let Some(step) = step(&String::from_utf8_lossy(&bytes), &mut tenths) {
+                    progress(&step);
                 }
             }
             Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
@@ -388,6 +387,20 @@ pub(super) fn run_logged(
         status: status.to_string(),
         output: crate::image::tail(log),
     })
+}
+
+/// The progress that a line of a program's output tells. `tenths` is how far ninja was.
+fn step(line: &str, tenths: &mut u64) -> Option<String> {
+    let line = line.trim_end();
+    if let Some(step) = line.strip_prefix("I: ") {
+        return Some(step.to_owned());
+    }
+    // Such as `[12/1043] Compiling C object …`.
+    let (count, _) = line.strip_prefix('[')?.split_once("] ")?;
+    let (done, of) = count.split_once('/')?;
+    let (done, of): (u64, u64) = (done.trim().parse().ok()?, of.parse().ok()?);
+    let before = std::mem::replace(tenths, done.saturating_mul(10).checked_div(of)?);
+    (*tenths > before).then(|| format!("  {done} of {of} parts"))
 }
 
 fn shown(command: &Command) -> String {
@@ -652,6 +665,32 @@ mod tests {
             text.contains("exit status: 3") && text.contains("no such package"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn each_tenth_of_what_ninja_builds_is_progress() {
+        let mut tenths = 0;
+        let mut steps = |of: u64| -> Vec<String> {
+            let lines = (1..=of).map(|done| format!("[{done}/{of}] Compiling C object a.c.o\n"));
+            lines.filter_map(|line| step(&line, &mut tenths)).collect()
+        };
+        let printed = steps(1043);
+        assert_eq!(printed.len(), 10);
+        assert_eq!(printed.first().unwrap(), "  105 of 1043 parts");
+        assert_eq!(printed.last().unwrap(), "  1043 of 1043 parts");
+        // A second ninja.
+        assert_eq!(steps(2), ["  1 of 2 parts", "  2 of 2 parts"]);
+        for line in [
+            "[1/0] ",
+            "[a/b] ",
+            "[8/9]",
+            "[",
+            "I:",
+            "9/9] ",
+            "[18446744073709551615/1] ",
+        ] {
+            step(line, &mut tenths);
+        }
     }
 
     #[test]

@@ -13,7 +13,8 @@ use vtax_files::Dir;
 use vtax_host::HostError;
 
 /// Runs a shell script in a Debian with these packages, and keeps its `/out` as a directory. The directory appears
-/// when it is complete; an existing one stays. `progress` receives the script's lines that start with `I: `.
+/// when it is complete; an existing one stays. `progress` receives the script's lines that start with `I: `, and a
+/// line for each tenth of what ninja builds.
 ///
 /// # Errors
 /// When there is no root, a program or space is missing, or the script fails, with the end of its output.
