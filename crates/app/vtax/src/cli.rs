@@ -229,7 +229,7 @@ pub enum TestbedCommand {
         #[command(flatten)]
         details: Details,
     },
-    /// List what is built, in the cache.
+    /// List what is built, in the cache and in the package vtax-testbed.
     List(FormatArgs),
     /// Remove a host's images, or the QEMU that was built, from the cache.
     Rm {

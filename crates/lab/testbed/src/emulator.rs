@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The QEMU that emulates the hosts: vtax's own build if the cache has it, otherwise the system's.
+//! The QEMU that emulates the hosts: vtax's own build if the cache or the package `vtax-testbed` has it, otherwise the
+//! system's.
 //!
 //! Debian's QEMU (7.2, as 10.0) has two faults, which `docs/why/testbed.md` describes. It delivers an interrupt that KVM
 //! injected into a nested guest a second time where a timer of the host ends at the wrong instruction, and the guest
@@ -27,6 +28,10 @@ const FILES: [(&str, &str); 4] = [
     ("llc.h", include_str!("emulator/llc.h")),
 ];
 
+/// What is run after [`SCRIPT`]: it keeps the source of the build beside it, for the package. It is no part of the hash,
+/// because it does not change the build.
+const KEEP_SOURCE: &str = include_str!("emulator/keep-source.sh");
+
 /// The packages that the build needs.
 const PACKAGES: [&str; 13] = [
     "dpkg-dev",
@@ -46,6 +51,13 @@ const PACKAGES: [&str; 13] = [
 
 /// The program of a build; its firmware is beside it.
 const PROGRAM: &str = "qemu-system-x86_64";
+
+/// Where the Debian package [`PACKAGE`] has the build of its vtax, laid out as a cache.
+pub const PACKAGED: &str = "/usr/lib/vtax";
+const PACKAGE: &str = "vtax-testbed";
+
+/// How to get the build of this vtax.
+pub(crate) const REMEDY: &str = "vtax testbed build qemu (once; some 5 minutes of processor time), or the package vtax-testbed of the same build as this vtax";
 
 /// The oldest version that can map the file of a disk read-only.
 const OLDEST: u32 = 6;
@@ -71,17 +83,16 @@ impl Emulator {
         }
     }
 
-    /// The build of this vtax if there is one, otherwise one of an earlier vtax, otherwise the system's.
+    /// The build of this vtax if a cache or the package has it, otherwise one of an earlier vtax, otherwise the system's.
     pub fn find(cache: &Path) -> Self {
         // A build by root serves all users of the machine.
-        Self::find_in(&[cache, Path::new(image::SHARED)])
+        Self::find_in(&[cache, Path::new(image::SHARED)], Path::new(PACKAGED))
     }
 
-    fn find_in(caches: &[&Path]) -> Self {
-        let current = caches.iter().map(|cache| (directory(cache), true));
-        let earlier = caches.iter().flat_map(|cache| builds(cache));
-        let mut all = current.chain(earlier.map(|built| (built, false)));
-        let built = all.find(|(built, _)| built.join(PROGRAM).is_file());
+    fn find_in(caches: &[&Path], packaged: &Path) -> Self {
+        let current = current_in(&[caches, &[packaged]].concat()).map(|built| (built, true));
+        let mut earlier = caches.iter().flat_map(|cache| builds(cache));
+        let built = current.or_else(|| Some((earlier.next()?, false)));
         built.map_or_else(Self::of_the_system, |(built, is_current)| Self {
             binary: built.join(PROGRAM).to_string_lossy().into_owned(),
             firmware: Some(built),
@@ -104,13 +115,23 @@ impl Emulator {
         }
         Err(HostError::Missing {
             what: format!("this vtax's own build of QEMU, which `{needs}` needs,"),
-            remedy: "vtax testbed build qemu (once; some 5 minutes of processor time)".to_owned(),
+            remedy: REMEDY.to_owned(),
         })
     }
 
     /// Whether it is vtax's own build.
     pub fn is_ours(&self) -> bool {
         self.firmware.is_some()
+    }
+
+    /// Where it is from, for people.
+    pub fn origin(&self) -> String {
+        match &self.firmware {
+            None => "the system's".to_owned(),
+            Some(built) if built.starts_with(PACKAGED) => format!("package {PACKAGE}"),
+            Some(_) if self.is_current => "in the cache".to_owned(),
+            Some(_) => "of an earlier vtax".to_owned(),
+        }
     }
 
     /// Its version and its builder, for the record.
@@ -139,7 +160,7 @@ impl Emulator {
             let found = &self.binary;
             return Err(HostError::Missing {
                 what: format!("a QEMU of version {OLDEST}.0 or newer ({found} is {version})"),
-                remedy: "vtax testbed build qemu, or a newer one from your distribution".to_owned(),
+                remedy: format!("{REMEDY}, or a newer one from your distribution"),
             });
         }
         let builder = if self.is_ours() {
@@ -168,28 +189,40 @@ fn script() -> String {
     files.concat() + SCRIPT
 }
 
-/// The directory of vtax's own build, by the hash of its script and packages.
+/// The directory of vtax's own build in a cache.
 fn directory(cache: &Path) -> PathBuf {
+    cache.join("testbed").join(name())
+}
+
+/// The name of the directory of vtax's own build, by the hash of its script and packages.
+pub fn name() -> String {
     let mut hasher = Sha256::new();
     hasher.update(script());
     hasher.update(PACKAGES.join(","));
     let hash = format!("{:x}", hasher.finalize());
-    let name = format!("qemu-{}", hash.get(..16).unwrap_or(&hash));
-    cache.join("testbed").join(name)
+    format!("qemu-{}", hash.get(..16).unwrap_or(&hash))
 }
 
-/// Builds vtax's own QEMU unless it is in the cache; returns its directory.
+/// Builds vtax's own QEMU unless the cache or the package has it; returns its directory.
 ///
 /// # Errors
 /// When the build fails: see [`image::compile`].
 pub fn build(progress: &mut dyn FnMut(&str)) -> Result<PathBuf, HostError> {
     let cache = image::cache_dir()?;
-    let into = directory(&cache);
-    if !into.join(PROGRAM).is_file() {
-        let packages = PACKAGES.map(str::to_owned);
-        image::compile(SUITE, &packages, &script(), &into, progress)?;
+    if let Some(built) = current_in(&[&cache, Path::new(PACKAGED)]) {
+        return Ok(built);
     }
+    let into = directory(&cache);
+    let packages = PACKAGES.map(str::to_owned);
+    let script = script() + KEEP_SOURCE;
+    image::compile(SUITE, &packages, &script, &into, progress)?;
     Ok(into)
+}
+
+/// The directory of the build of this vtax, in the first of these that has it.
+fn current_in(caches: &[&Path]) -> Option<PathBuf> {
+    let mut all = caches.iter().map(|cache| directory(cache));
+    all.find(|built| built.join(PROGRAM).is_file())
 }
 
 /// Removes vtax's own builds from the cache, and what killed builds left; returns the removed builds.
@@ -216,12 +249,33 @@ fn remove_in(cache: &Path) -> Result<Vec<PathBuf>, HostError> {
     Ok(built)
 }
 
-/// vtax's own builds in the cache, also those of earlier versions.
+/// A build of QEMU by vtax.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Build {
+    /// Its directory.
+    pub path: PathBuf,
+    /// Whether it is the build of this vtax.
+    pub is_current: bool,
+}
+
+/// vtax's own builds in the cache and in the package, also those of earlier versions.
 ///
 /// # Errors
 /// When there is no cache directory.
-pub fn list() -> Result<Vec<PathBuf>, HostError> {
-    Ok(caches()?.iter().flat_map(|cache| builds(cache)).collect())
+pub fn list() -> Result<Vec<Build>, HostError> {
+    let mut all = caches()?;
+    all.push(PathBuf::from(PACKAGED));
+    Ok(list_in(&all))
+}
+
+fn list_in(caches: &[PathBuf]) -> Vec<Build> {
+    let name = name();
+    let built = caches.iter().flat_map(|cache| builds(cache));
+    let listed = built.map(|path| Build {
+        is_current: path.ends_with(&name),
+        path,
+    });
+    listed.collect()
 }
 
 /// The user's cache, and the one that root fills for every user.
@@ -285,7 +339,8 @@ pub(crate) mod tests {
     #[test]
     fn ours_is_used_where_it_is_whole_then_an_earlier_one_and_then_the_systems() {
         let cache = tempfile::tempdir().unwrap();
-        let find = || Emulator::find_in(&[cache.path()]);
+        let packaged = tempfile::tempdir().unwrap();
+        let find = || Emulator::find_in(&[cache.path()], packaged.path());
         let built = directory(cache.path());
         fs::create_dir_all(&built).unwrap();
         assert_eq!(find(), Emulator::of_the_system());
@@ -299,6 +354,54 @@ pub(crate) mod tests {
         let ours = find();
         assert_eq!(ours.firmware, Some(built));
         assert!(ours.binary.ends_with(PROGRAM) && ours.is_current);
+    }
+
+    #[test]
+    fn the_package_of_the_same_build_is_used_after_the_cache_and_before_an_earlier_build() {
+        let [cache, packaged] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let find = || Emulator::find_in(&[cache.path()], packaged.path());
+        let put = |built: PathBuf| {
+            fs::create_dir_all(&built).unwrap();
+            fs::write(built.join(PROGRAM), "").unwrap();
+            built
+        };
+        let other = directory(packaged.path()).with_file_name("qemu-0123456789abcdef");
+        put(other);
+        assert_eq!(find(), Emulator::of_the_system());
+        put(directory(cache.path()).with_file_name("qemu-0123456789abcdef"));
+        assert!(!find().is_current);
+
+        let fitting = put(directory(packaged.path()));
+        assert_eq!(find().firmware.as_ref(), Some(&fitting));
+        assert!(find().is_current && find().binary.starts_with(fitting.to_str().unwrap()));
+        let built = put(directory(cache.path()));
+        assert_eq!(find().firmware, Some(built));
+
+        let listed = list_in(&[cache.path(), packaged.path()].map(Path::to_owned));
+        let current = listed.iter().filter(|build| build.is_current).count();
+        assert_eq!((listed.len(), current), (4, 2));
+    }
+
+    #[test]
+    fn people_read_where_the_emulator_is_from() {
+        let of = |at: &str, is_current| Emulator {
+            firmware: Some(PathBuf::from(at)),
+            is_current,
+            ..Emulator::of_the_system()
+        };
+        let package = of("/usr/lib/vtax/testbed/qemu-0123456789abcdef", true);
+        let cached = of("/var/cache/vtax/testbed/qemu-0123456789abcdef", true);
+        let earlier = of("/var/cache/vtax/testbed/qemu-0123456789abcdef", false);
+        let all = [Emulator::of_the_system(), package, cached, earlier];
+        assert_eq!(
+            all.map(|one| one.origin()),
+            [
+                "the system's",
+                "package vtax-testbed",
+                "in the cache",
+                "of an earlier vtax"
+            ]
+        );
     }
 
     #[test]
@@ -333,7 +436,9 @@ pub(crate) mod tests {
         for text in ["processors = 2", "processors = 4", "llc_mib = 8"] {
             let printed = earlier.supports(&of(text)).unwrap_err().to_string();
             assert!(
-                printed.contains(text) && printed.contains("vtax testbed build qemu"),
+                printed.contains(text)
+                    && printed.contains("vtax testbed build qemu")
+                    && printed.contains(PACKAGE),
                 "{printed}"
             );
             current.supports(&of(text)).unwrap();
@@ -345,6 +450,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_script_writes_the_files_of_qemus_licence_before_it_builds() {
+        assert!(!script().contains(KEEP_SOURCE));
         let script = script();
         let before = script.strip_suffix(SCRIPT).unwrap();
         let directory = tempfile::tempdir().unwrap();

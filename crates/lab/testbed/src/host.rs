@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The images of emulated hosts in the cache: built once from their recipes, found by the hash.
 
-use crate::emulator::{self, Emulator};
+use crate::emulator::{self, Emulator, REMEDY};
 use crate::recipe::recipe;
 use crate::scratch::{self, Scratch};
 use std::collections::BTreeSet;
@@ -102,10 +102,7 @@ pub fn ready(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<H
         return build(hypervisor, progress);
     };
     if !host.emulator.is_current {
-        progress(&format!(
-            "{}: `vtax testbed build qemu` builds it",
-            without(&host.emulator)
-        ));
+        progress(&format!("{}: {REMEDY}", without(&host.emulator)));
     }
     Ok(host)
 }
@@ -162,7 +159,8 @@ pub fn cached(hypervisor: Hypervisor) -> Result<Option<Host>, HostError> {
 /// # Errors
 /// When the emulator or the image is missing.
 pub fn available(hypervisor: Hypervisor) -> Result<String, HostError> {
-    let emulator = Emulator::find(&image::cache_dir()?).describe()?;
+    let found = Emulator::find(&image::cache_dir()?);
+    let emulator = format!("{} ({})", found.describe()?, found.origin());
     if cached(hypervisor)?.is_some() {
         return Ok(format!("{emulator}, and its image is built; needs no root"));
     }

@@ -3,6 +3,7 @@
 //! only on its treatment and the seed, not on other trials of the plan or their order.
 
 use crate::cost::{self, CostModel};
+use crate::emulator::REMEDY;
 use crate::host::Host;
 use crate::job::{Job, JobOutcome, JobSpec, POLL};
 use crate::link::Link;
@@ -102,7 +103,7 @@ pub fn run_plan(
     if run.trials.sets_governor() && !run.host.emulator.is_ours() {
         return Err(LabError::Host(HostError::Missing {
             what: "a QEMU whose processors have a clock that is the same at every frequency, which a plan with host.governor needs".to_owned(),
-            remedy: "vtax testbed build qemu".to_owned(),
+            remedy: REMEDY.to_owned(),
         }));
     }
     run.host.emulator.supports(run.settings)?;

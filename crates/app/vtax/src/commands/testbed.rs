@@ -108,7 +108,9 @@ fn list(as_json: bool) -> Outcome {
                 "is_current": host.is_current,
             })
         });
-        let emulators = built.iter().map(|path| json!({ "qemu": path }));
+        let emulators = built
+            .iter()
+            .map(|built| json!({ "qemu": built.path, "is_current": built.is_current }));
         return json(&hosts.chain(emulators).collect::<Vec<_>>());
     }
     if kept.is_empty() {
@@ -120,17 +122,23 @@ fn list(as_json: bool) -> Outcome {
             host.hypervisor,
             host.bytes >> 20,
             host.path.display(),
-            if host.is_current {
-                ""
-            } else {
-                "  (of an earlier recipe)"
-            }
+            earlier(host.is_current)
         )?;
     }
-    for path in built {
-        outln!("qemu             {}", path.display())?;
+    for built in built {
+        let path = built.path.display();
+        outln!("qemu             {path}{}", earlier(built.is_current))?;
     }
     Ok(())
+}
+
+/// What the list says of one that is not of this vtax.
+fn earlier(is_current: bool) -> &'static str {
+    if is_current {
+        ""
+    } else {
+        "  (of an earlier recipe)"
+    }
 }
 
 fn remove(part: TestbedPart) -> Outcome {
