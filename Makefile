@@ -3,7 +3,7 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build package package-test fresh demo demo-density testbed test test-all lint bench bench-busy bench-density bench-mvm bench-nic bench-charge bench-fleet accuracy fuzz docs clean
+.PHONY: help setup build package package-testbed package-test fresh demo demo-density testbed test test-all lint bench bench-busy bench-density bench-mvm bench-nic bench-charge bench-fleet accuracy fuzz docs clean
 
 help:
 	@echo "make demo           install what is missing, build, run the network-tax plan, show the report"
@@ -12,6 +12,7 @@ help:
 	@echo "make test           run the tests that need what make demo installs"
 	@echo "make test-all       run every test, and install what they need"
 	@echo "make package        Debian packages, into target/package; make package-test tries them in clean roots"
+	@echo "make package-testbed   as root: the package of the QEMU of emulated hosts, and its source, into target/package"
 	@echo "make fresh          try this commit in fresh roots of Debian 12 and 13, as on a machine with nothing installed"
 	@echo "make lint           formatting, lints, links of comments, imports, licences and advisories of dependencies"
 	@echo "make bench          measure vtax itself"
@@ -34,6 +35,11 @@ build: setup
 # Debian packages, into target/package.
 package: build
 	@./scripts/package $(VTAX) $(dir $(VTAX))../package
+
+# QEMU is built where this cache has no build of it.
+package-testbed: build
+	@$(VTAX) testbed build qemu
+	@./scripts/package $(VTAX) $(dir $(VTAX))../package --testbed
 
 package-test: package
 	@./scripts/package-test $(dir $(VTAX))../package/vtax_*.deb
