@@ -52,7 +52,7 @@ const PACKAGES: [&str; 13] = [
 /// The program of a build; its firmware is beside it.
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// Where the Debian package [`PACKAGE`] has the build of its vtax, laid out as a cache.
+/// Where the Debian package `vtax-testbed` has the build of its vtax, laid out as a cache.
 pub const PACKAGED: &str = "/usr/lib/vtax";
 const PACKAGE: &str = "vtax-testbed";
 

@@ -679,7 +679,7 @@ mod tests {
         assert_eq!(printed.first().unwrap(), "  105 of 1043 parts");
         assert_eq!(printed.last().unwrap(), "  1043 of 1043 parts");
         // A second ninja.
-        assert_eq!(steps(2), ["  1 of 2 parts", "  2 of 2 parts"]);
+        assert_eq!(steps(20).len(), 10);
         for line in [
             "[1/0] ",
             "[a/b] ",
