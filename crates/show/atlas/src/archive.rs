@@ -35,17 +35,7 @@ pub fn path_of(folder: &Path, plan: &str) -> PathBuf {
     folder.join(format!("{plan}{END}"))
 }
 
-/// Packs the records of a run. The same run gives the same bytes.
-///
-/// # Errors
-/// When a record cannot be read, was edited, or the archive cannot be written.
-pub fn pack(results: &Path, archive: &Path) -> Result<(), AtlasError> {
-    let bytes = packed(&ResultsDir::open(results)?)?;
-    vtax_files::write(archive, &bytes)
-        .map_err(|error| AtlasError::file("write", archive)(error.cause))
-}
-
-/// The bytes of the archive of a run.
+/// The bytes of the archive of a run: the same run gives the same bytes.
 ///
 /// # Errors
 /// When a record cannot be read, or was edited.

@@ -178,21 +178,28 @@ pub fn gather(
     Ok((ours, unusable))
 }
 
-/// Keeps the runs of the catalogue's plans that are complete in `folders` as archives in a directory, and returns the plans.
+/// Keeps the runs in `folders` from which the numbers of `ours` are as archives in a directory, and returns their plans.
 ///
 /// # Errors
 /// When a run was edited, or an archive cannot be written.
 pub fn keep_runs(
-    catalogue: &Catalogue,
+    ours: &Ours,
     folders: &Folders<'_>,
     into: &Path,
 ) -> Result<Vec<String>, AtlasError> {
     fs::create_dir_all(into).map_err(AtlasError::file("create", into))?;
     let mut kept = Vec::new();
-    for name in catalogue.plans.keys() {
+    for (name, origin) in &ours.origins {
         let path = folders.of_plan(name);
-        if path.join("run.json").exists() {
-            archive::pack(&path, &archive::path_of(into, name))?;
+        if !path.join("run.json").exists() {
+            continue;
+        }
+        let bytes = archive::packed(&ResultsDir::open(&path)?)?;
+        // A run that could not be used has no number.
+        if digest(&bytes) == origin.archive_sha256 {
+            let file = archive::path_of(into, name);
+            vtax_files::write(&file, &bytes)
+                .map_err(|error| AtlasError::file("write", &file)(error.cause))?;
             kept.push(name.clone());
         }
     }

@@ -6,7 +6,6 @@
 
 use super::ResultsError;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use vtax_files::Dir;
@@ -35,26 +34,17 @@ pub(super) fn write(dir: &Dir) -> Result<(), ResultsError> {
     Ok(dir.write(SUMS, lines.as_bytes())?)
 }
 
-/// The digests of a directory's files, by name; `None` for a directory without sums.
-pub(super) fn read(dir: &Dir) -> Result<Option<BTreeMap<String, String>>, ResultsError> {
+/// Whether a file has the digest that the directory's sums give; `None` where they have none.
+pub(super) fn is_intact(dir: &Dir, name: &str) -> Result<Option<bool>, ResultsError> {
     if !dir.contains(SUMS) {
         return Ok(None);
     }
     let text = dir.read_text(SUMS, MOST_BYTES)?;
-    let sum = |line: &str| {
-        let (digest, name) = line.split_once("  ")?;
-        Some((name.to_owned(), digest.to_owned()))
-    };
-    Ok(Some(text.lines().filter_map(sum).collect()))
-}
-
-/// Whether a file has the digest that the directory's sums give; `None` where they have none.
-pub(super) fn is_intact(dir: &Dir, name: &str) -> Result<Option<bool>, ResultsError> {
-    let sums = read(dir)?.unwrap_or_default();
-    let Some(sum) = sums.get(name) else {
+    let mut sums = text.lines().filter_map(|line| line.split_once("  "));
+    let Some((sum, _)) = sums.find(|(_, of)| *of == name) else {
         return Ok(None);
     };
-    Ok(Some(digest(dir, name)? == *sum))
+    Ok(Some(digest(dir, name)? == sum))
 }
 
 fn digest(dir: &Dir, name: &str) -> Result<String, ResultsError> {

@@ -48,7 +48,7 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
         ));
     }
     if let Some(folder) = &arguments.keep {
-        let runs = keep_runs(&catalogue, &folders, &folder.join("runs"))?;
+        let runs = keep_runs(&ours, &folders, &folder.join("runs"))?;
         ours.keep(&catalogue, &folder.join("ours"))?;
         let runs = counted(runs.len(), "run");
         note(&format!("kept in {}: {runs}", folder.display()));

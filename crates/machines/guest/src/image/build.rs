@@ -389,7 +389,7 @@ pub(super) fn run_logged(
     })
 }
 
-/// The progress that a line of a program's output tells. `tenths` is how far ninja was.
+/// The message about a line of a program's output, if it has one. `tenths` is the last reported tenth of the steps of ninja.
 fn step(line: &str, tenths: &mut u64) -> Option<String> {
     let line = line.trim_end();
     if let Some(step) = line.strip_prefix("I: ") {

@@ -277,8 +277,9 @@ fn an_archive_is_the_same_bytes_again_and_a_foreign_one_writes_nothing_outside()
     let treatment = serde_json::json!({ "label": "vm · send", "platform": "vm", "workload": "send", "factors": {},
         "baseline": null, "platform_kind": "qemu", "workload_kind": "iperf3-send" });
     create_for_three_blocks(&results, &treatment, &serde_json::json!({ "vtax": "9" }));
-    archive::pack(&results, &archive).unwrap();
-    let first = fs::read(&archive).unwrap();
+    let packed = || archive::packed(&ResultsDir::open(&results).unwrap());
+    let first = packed().unwrap();
+    fs::write(&archive, &first).unwrap();
     let unpacked = folder.path().join("again");
     fs::create_dir(&unpacked).unwrap();
     archive::unpack(&archive, &unpacked).unwrap();
@@ -288,7 +289,7 @@ fn an_archive_is_the_same_bytes_again_and_a_foreign_one_writes_nothing_outside()
     );
     // A run whose plan was changed later is not packed.
     fs::write(results.join("plan.toml"), "another").unwrap();
-    let refused = archive::pack(&results, &archive).unwrap_err().to_string();
+    let refused = packed().unwrap_err().to_string();
     assert!(
         refused.contains("plan.toml was changed after the run began"),
         "{refused}"
