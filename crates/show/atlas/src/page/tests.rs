@@ -445,6 +445,9 @@ fn a_directory_of_another_plan_is_reported_and_left_out() {
     );
     let (ours, unusable) = gather(&catalogue, Some(&folders)).unwrap();
     assert_eq!(ours, Ours::kept().unwrap());
+    let into = root.path().join("runs");
+    let archived = crate::keep_runs(&ours, &folders, &into).unwrap();
+    assert_eq!(archived, Vec::<String>::new());
     let reported: Vec<String> = unusable.iter().map(ToString::to_string).collect();
     let [nothing, another] = reported.as_slice() else {
         panic!("{reported:?}")
