@@ -280,8 +280,6 @@ pub fn markdown(entries: &[Entry<'_>], paper: &str, page: &str) -> String {
 pub struct Score {
     /// Claims by outcome, under all cost models of the papers' years.
     pub claims: BTreeMap<Outcome, f64>,
-    /// Claims by outcome, by the cost model of the run.
-    pub signs: BTreeMap<Outcome, f64>,
     /// Claims whose effect has the published direction and size, and those whose size is printed.
     pub size: (f64, f64),
     /// Counted figures by verdict, under all cost models of the papers' years.
@@ -383,7 +381,6 @@ impl Score {
                     continue;
                 };
                 *self.claims.entry(answer.outcome).or_default() += weight;
-                *self.signs.entry(answer.sign).or_default() += weight;
                 sizes.extend(judged.same_size_of(answer.outcome, answer.ratio));
                 outcomes.push(answer.outcome);
                 signs.push(answer.sign);
