@@ -2,7 +2,7 @@
 //! Plans with guests of Firecracker and Cloud Hypervisor, where a stand-in for the VMM lets QEMU boot these: whole runs
 //! with `kill -9` in between.
 
-use crate::support::work::{Work, kill, start};
+use crate::support::work::{Work, kill_after};
 use crate::support::{HostState, can_run_trials, finish};
 use std::fs;
 use std::path::Path;
@@ -61,10 +61,7 @@ fn a_plan_is_run_killed_and_finished_and_leaves_nothing() {
 
     // During the creation of a cell, the boot of a guest, and a measurement.
     for delay_ms in [700, 3000, 9000] {
-        let mut run = start(&mut work.run());
-        std::thread::sleep(Duration::from_millis(delay_ms));
-        assert_eq!(run.try_wait().unwrap(), None, "the plan is too short");
-        kill(&mut run);
+        kill_after(Duration::from_millis(delay_ms), &mut work.run());
     }
     work.finish();
 

@@ -5,7 +5,7 @@ mod machines;
 mod pooled;
 mod targets;
 
-use crate::support::work::{kill, start, wait_for, wait_in};
+use crate::support::work::{kill, kill_after, start, wait_for, wait_in};
 use crate::support::{can_run_trials, finish};
 use machines::{AHEAD, Machines, finished, sh};
 use rustix::process::{Pid, Signal, kill_process};
@@ -150,11 +150,8 @@ fn either_side_killed_at_any_time_costs_one_trial_and_leaves_nothing() {
     restore();
     check("vtax killed after a trial");
     for delay in delays {
-        let mut run = start(&mut machines.run());
-        std::thread::sleep(Duration::from_millis(delay));
-        assert!(run.try_wait().unwrap().is_none(), "the plan is too short");
         // nsenter has executed vtax in its place.
-        kill(&mut run);
+        kill_after(Duration::from_millis(delay), &mut machines.run());
         restore();
         check(&format!("vtax killed after {delay} ms"));
     }

@@ -4,6 +4,7 @@
 use super::{finish, in_order, run, the_host, vtax};
 use serde_json::Value;
 use std::fs::{self, File};
+use std::io::{Read, Seek};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -131,6 +132,22 @@ pub fn run_in_order(command: &mut Command) -> Output {
 pub fn start(command: &mut Command) -> Child {
     let command = command.stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().unwrap()
+}
+
+/// Runs a command for this time and kills it; panics with what it said if it ended by itself.
+pub fn kill_after(delay: Duration, command: &mut Command) {
+    let mut said = tempfile::tempfile().unwrap();
+    let outputs = [said.try_clone().unwrap(), said.try_clone().unwrap()];
+    let [stdout, stderr] = outputs.map(Stdio::from);
+    let mut run = command.stdout(stdout).stderr(stderr).spawn().unwrap();
+    std::thread::sleep(delay);
+    if let Some(status) = run.try_wait().unwrap() {
+        let mut text = String::new();
+        said.rewind().unwrap();
+        said.read_to_string(&mut text).unwrap();
+        panic!("the run ended by itself within {delay:?}, {status}:\n{text}");
+    }
+    kill(&mut run);
 }
 
 /// Kills a process that was started.
