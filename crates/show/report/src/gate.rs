@@ -4,15 +4,14 @@
 use crate::analysis::{Analysis, Comparison};
 use crate::compare::{ComparedRun, RunComparison, compare_of, few, named};
 use crate::history::{History, Series};
+use crate::reference::Reference;
 use serde::Serialize;
 use std::cell::LazyCell;
 use std::fmt;
 use vtax_core::counted;
 pub use vtax_results::limit::{Gate, GateError, Of, PlannedGate};
 use vtax_results::numbers;
-use vtax_results::stats::{
-    FEWEST_IN_WINDOW, Verdict, confidence_of_each, pairs_to_show, ratio_to_window,
-};
+use vtax_results::stats::{FEWEST_IN_WINDOW, Verdict, confidence_of_each, pairs_to_show};
 use vtax_results::text::clean;
 
 /// Least similarity (Jaro–Winkler) of a name that an error suggests.
@@ -133,8 +132,8 @@ pub fn judge_comparison(
     Ok(judged.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-/// Judges gates for the last run of a history, against the runs before it since their last change. A limit such as
-/// `2x` is one for the ratio of the two.
+/// Judges gates for the last run of a history, against its reference: see [`Reference`]. A limit such as `2x` is one
+/// for the ratio of the two.
 ///
 /// # Errors
 /// When no series has the metric or the treatment.
@@ -142,6 +141,10 @@ pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate
     let last = history.runs.len().saturating_sub(1);
     let last_run = history.runs.last();
     let run = last_run.map_or("", |run| run.directory.as_str());
+    let runs = history.runs.iter().enumerate().rev();
+    let accepted = runs
+        .filter_map(|(at, run)| Some((at, run.accepted.as_ref()?)))
+        .next();
     let family = gates.iter().flat_map(|gate| followed(gate, history));
     let confidence = confidence_of_each(family.count());
     let mut judged = Vec::new();
@@ -158,8 +161,18 @@ pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate
         let mut own: Vec<JudgedGate> = few.collect();
         for one in followed(gate, history) {
             if own.iter().all(|of| of.treatment != one.treatment) {
-                let found = of_window(one, last, confidence);
-                own.push(entry(gate, run, &one.treatment, found));
+                own.push(match accepted {
+                    Some((at, who)) if at == last => JudgedGate {
+                        outcome: GateOutcome::Passed,
+                        reason: format!("accepted by {}: {}", clean(&who.by), clean(&who.why)),
+                        ..entry(gate, run, &one.treatment, Err("accepted".into()))
+                    },
+                    _ => {
+                        let at = accepted.map(|(at, _)| at);
+                        let found = of_window(gate, one, history, at, confidence);
+                        entry(gate, run, &one.treatment, found)
+                    }
+                });
             }
         }
         if own.is_empty() {
@@ -279,16 +292,9 @@ fn entry(
     treatment: &str,
     found: Result<Evidence, NoEvidence>,
 ) -> JudgedGate {
-    let is_inside = |end: f64| {
-        if gate.is_upper {
-            end <= gate.limit
-        } else {
-            end >= gate.limit
-        }
-    };
     let (outcome, reason) = match found {
         Err(NoEvidence(reason)) => (GateOutcome::Undecided, reason),
-        Ok(Evidence { shown, ends, more }) => match (is_inside(ends.0), is_inside(ends.1)) {
+        Ok(Evidence { shown, ends, more }) => match (gate.allows(ends.0), gate.allows(ends.1)) {
             (true, true) => (GateOutcome::Passed, shown),
             (false, false) => (GateOutcome::Missed, shown),
             _ => (
@@ -335,25 +341,47 @@ fn of_row(gate: &Gate, row: &Comparison) -> Result<Evidence, NoEvidence> {
     Ok(Evidence { shown, ends, more })
 }
 
-/// The evidence of the last run of a series: its ratio to the window of runs before it.
-fn of_window(series: &Series, last: usize, confidence: f64) -> Result<Evidence, NoEvidence> {
-    let window = series.window(last);
-    let (window, value) = window.ok_or("the last run has no value that counts")?;
-    let runs = counted(window.len(), "run");
-    let (ratio, interval) = match (series.exact, window.last()) {
-        (true, Some(before)) => (value / before, None),
+/// The evidence of the last run of a series: its ratio to its reference.
+fn of_window(
+    gate: &Gate,
+    series: &Series,
+    history: &History,
+    accepted: Option<usize>,
+    confidence: f64,
+) -> Result<Evidence, NoEvidence> {
+    let last = history.runs.len().saturating_sub(1);
+    let found = Reference::find(series, gate, last, accepted, confidence);
+    let found = found.ok_or("the last run has no value that counts")?;
+    let runs = counted(found.window.len(), "run");
+    let (ratio, interval) = match (series.exact, found.window.first()) {
+        (true, Some(best)) => (found.new.value / best.value, None),
         _ => {
-            let found = ratio_to_window(&window, value, confidence);
-            let (ratio, interval) = found.ok_or_else(|| {
+            let ratio = found.ratio(confidence).ok_or_else(|| {
                 format!("{runs} of this level before it, and {FEWEST_IN_WINDOW} are needed")
             })?;
-            (ratio, Some(interval))
+            (ratio.0, Some(ratio.1))
         }
+    };
+    let name = |run: usize| {
+        let run = history.runs.get(run);
+        run.map_or_else(String::new, |run| clean(&run.directory))
+    };
+    let since = found.worse_since.map(|since| {
+        let first = name(since);
+        format!(
+            "; {} since {first} left out as worse: `vtax history … --accept {first} --why TEXT` makes it the reference",
+            counted(found.left_out, "run")
+        )
+    });
+    let from = match (series.exact, found.window.first()) {
+        (true, Some(best)) => format!("the best before it, {}", name(best.run)),
+        _ => format!("{runs} before it"),
     };
     Ok(Evidence {
         shown: format!(
-            "{} of {runs} before it",
-            numbers::ratio(ratio, interval).line()
+            "{} of {from}{}",
+            numbers::ratio(ratio, interval).line(),
+            since.unwrap_or_default()
         ),
         ends: interval.map_or((ratio, ratio), |ends| (ends.low, ends.high)),
         more: String::new(),

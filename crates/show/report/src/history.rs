@@ -9,14 +9,14 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use vtax_core::{Source, Unit, counted};
-use vtax_results::Better;
 pub use vtax_results::limit::Of;
 use vtax_results::numbers::{percent, plain, ratio};
 use vtax_results::stats::{
-    Interval, LONGEST_SERIES, Unsupported, Verdict, benjamini_hochberg, changepoints,
-    exact_verdict, extremes, seed_of, unpaired_tax,
+    Interval, LONGEST_SERIES, OwnError, RunValue, Unsupported, Verdict, benjamini_hochberg,
+    changepoints, exact_verdict, extremes, seed_of, unpaired_tax,
 };
 use vtax_results::text::{Table, at_most, clean, cut};
+use vtax_results::{Accepted, Better};
 
 /// Level of the family of series.
 const ALPHA: f64 = 0.05;
@@ -55,6 +55,8 @@ pub struct HistoryRun {
     pub started: String,
     /// Why its values are left out; `None` where they count.
     pub left_out: Option<String>,
+    /// The acceptance of the run as the reference of later ones.
+    pub accepted: Option<Accepted>,
 }
 
 /// The values of a quantile that the requests of the runs do not support.
@@ -110,6 +112,8 @@ pub struct Point {
     pub value: f64,
     /// Its 95 % interval within the run.
     pub interval: Option<Interval>,
+    /// Its error by the scatter within the run; `None` of an exact value and of a single repetition.
+    pub own: Option<OwnError>,
 }
 
 /// A change of a series.
@@ -169,6 +173,7 @@ impl HistoryRun {
             started: run.started.clone(),
             left_out: (run.provisional || run.advice.is_some())
                 .then(|| "it has treatments with suspect trials only".to_owned()),
+            accepted: run.accepted.clone(),
         }
     }
 }
@@ -236,6 +241,26 @@ fn leave_out(all: &mut Vec<UnsupportedValues>, of: Series, run: usize, reason: U
     }
 }
 
+impl Point {
+    /// The value of a run of `n` repetitions.
+    fn new(run: usize, value: f64, interval: Option<Interval>, n: usize) -> Self {
+        Self {
+            run,
+            value,
+            interval,
+            own: interval.and_then(|ends| OwnError::from_interval(value, ends, n)),
+        }
+    }
+
+    /// The value with its error.
+    pub(crate) fn with_error(&self) -> RunValue {
+        RunValue {
+            value: self.value,
+            own: self.own,
+        }
+    }
+}
+
 impl Series {
     /// The series of one run's tax, and the reason why it is left out.
     fn of_tax(row: &Comparison, run: usize) -> Option<(Self, Option<Unsupported>)> {
@@ -250,11 +275,12 @@ impl Series {
             source: row.source,
             modelled: row.modelled,
             exact: row.certainty.is_exact(),
-            points: vec![Point {
+            points: vec![Point::new(
                 run,
-                value: row.ratio.filter(|ratio| *ratio > 0.0)?,
-                interval: row.tax.and_then(|tax| tax.interval),
-            }],
+                row.ratio.filter(|ratio| *ratio > 0.0)?,
+                row.tax.and_then(|tax| tax.interval),
+                row.tax.map_or(1, |tax| tax.n),
+            )],
             changes: Vec::new(),
         };
         Some((series, row.judgement.unsupported))
@@ -279,11 +305,7 @@ impl Series {
             source: metric.source,
             modelled: metric.modelled,
             exact: metric.certainty.is_exact(),
-            points: vec![Point {
-                run,
-                value,
-                interval: metric.interval,
-            }],
+            points: vec![Point::new(run, value, metric.interval, metric.values.len())],
             changes: Vec::new(),
         };
         has_ratio.then(|| (series(), metric.unsupported()))
@@ -300,25 +322,12 @@ impl Series {
         self.points.extend(other.points);
     }
 
-    /// The values of the runs before the last one since their last change, and the value of run `last`. `None` where
-    /// that run has none.
-    pub(crate) fn window(&self, last: usize) -> Option<(Vec<f64>, f64)> {
-        let (own, before) = self.points.split_last()?;
-        if own.run != last {
-            return None;
-        }
-        let changes = self.changes.iter().map(|change| change.since);
-        let start = changes.filter(|since| *since < last).max().unwrap_or(0);
-        let window = before.iter().filter(|point| point.run >= start);
-        Some((window.map(|point| point.value).collect(), own.value))
-    }
-
     fn values(&self, from: usize, to: usize) -> Vec<f64> {
         let points = self.points.get(from..to).unwrap_or(&[]);
         points.iter().map(|point| point.value).collect()
     }
 
-    fn find_changes(&mut self, minimum_effect: f64) {
+    pub(crate) fn find_changes(&mut self, minimum_effect: f64) {
         let skipped = self.points.len().saturating_sub(LONGEST_SERIES);
         self.points.drain(..skipped);
         let all = self.values(0, self.points.len());

@@ -23,6 +23,7 @@ mod parallel;
 mod pdf;
 pub mod pipeline;
 pub mod platforms;
+mod reference;
 pub mod survey;
 pub mod svg;
 pub mod terminal;

@@ -8,8 +8,8 @@ use std::path::Path;
 use vtax_report::analysis::{Analysis, analyse};
 use vtax_report::gate::{GateOutcome, judge_history};
 use vtax_report::history::{History, Of, Series, history, table};
-use vtax_results::ResultsDir;
 use vtax_results::stats::Random;
+use vtax_results::{Accepted, ResultsDir};
 use vtax_testkit::results::Fake;
 
 /// The run of one day, on which a VM's cost is multiplied by `factor`.
@@ -119,7 +119,7 @@ fn the_page_has_a_plot_of_each_series_and_names_the_change() {
 }
 
 #[test]
-fn a_gate_judges_the_last_run_by_the_runs_before_it_since_their_last_change() {
+fn a_gate_judges_the_last_run_by_the_best_level_until_a_worse_one_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let mut runs = twelve_days(folder.path());
     let gates = ["cpu.per_work of qemu > +10%".parse().unwrap()];
@@ -129,7 +129,19 @@ fn a_gate_judges_the_last_run_by_the_runs_before_it_since_their_last_change() {
         assert!(!judged.is_empty());
         (judged[0].outcome, judged[0].reason.clone())
     };
-    // The four days before the last one have the new level: the older seven would miss the gate.
+    // The new level is five days old, and nobody accepted it.
+    let (outcome, reason) = judge(&runs);
+    assert_eq!(outcome, GateOutcome::Missed, "{reason}");
+    assert!(
+        reason.contains("of 7 runs before it; 4 runs since ") && reason.contains("day-08 --why"),
+        "{reason}"
+    );
+    let accepted = runs.iter_mut().find(|run| run.path.ends_with("day-08"));
+    accepted.unwrap().accepted = Some(Accepted {
+        by: "ann".to_owned(),
+        at: "2026-11-12T09:00:00Z".to_owned(),
+        why: "the new kernel".to_owned(),
+    });
     let (outcome, reason) = judge(&runs);
     assert_eq!(outcome, GateOutcome::Passed, "{reason}");
     assert!(reason.contains("of 4 runs before it"), "{reason}");
@@ -138,6 +150,15 @@ fn a_gate_judges_the_last_run_by_the_runs_before_it_since_their_last_change() {
     let (outcome, reason) = judge(&runs);
     assert_eq!(outcome, GateOutcome::Missed, "{reason}");
     assert!(reason.contains("of 5 runs before it"), "{reason}");
+    let last = runs.last_mut().unwrap();
+    last.accepted = Some(Accepted {
+        by: "bob".to_owned(),
+        at: "2026-11-13T09:00:00Z".to_owned(),
+        why: "a better cipher".to_owned(),
+    });
+    let (outcome, reason) = judge(&runs);
+    assert_eq!(outcome, GateOutcome::Passed, "{reason}");
+    assert_eq!(reason, "accepted by bob: a better cipher");
 
     let few: Vec<Analysis> = (1..=3)
         .map(|day| run(&folder.path().join("few"), day, "6.1", 1.0))
@@ -152,4 +173,57 @@ fn a_gate_judges_the_last_run_by_the_runs_before_it_since_their_last_change() {
             .to_string()
             .contains("no run that counts has this metric")
     );
+}
+
+/// CPU seconds of eight runs of one command, `dd` of zeros, five times each. Two trials of the last run ran beside other
+/// programs.
+const ONE_COMMAND: [[f64; 5]; 8] = [
+    [0.1559, 0.1522, 0.1546, 0.1543, 0.1687],
+    [0.1734, 0.1574, 0.1596, 0.161, 0.1553],
+    [0.1656, 0.1533, 0.1547, 0.1511, 0.1734],
+    [0.1551, 0.1617, 0.1532, 0.1518, 0.154],
+    [0.1579, 0.1563, 0.1604, 0.166, 0.1573],
+    [0.1534, 0.1554, 0.1587, 0.166, 0.152],
+    [0.1579, 0.1545, 0.1754, 0.1558, 0.1609],
+    [0.1583, 0.2181, 0.1618, 0.1554, 0.2079],
+];
+
+#[test]
+fn a_run_that_scatters_by_itself_does_not_miss_a_gate_by_the_scatter_of_quiet_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = (1..).zip(ONE_COMMAND).map(|(day, values): (u32, _)| {
+        let fake = Fake {
+            blocks: 5,
+            seconds: 1,
+            trouble: false,
+            platforms: vec!["native"],
+            ..Fake::default()
+        };
+        let results = fake.write(&folder.path().join(format!("run-{day}")));
+        let mut values = values.into_iter();
+        for index in results.trial_indexes() {
+            let mut trial = results.trial(index).unwrap();
+            if trial.treatment.workload == "cpu-control" {
+                let value = values.next().unwrap();
+                let metric = trial.metrics.get_mut("cpu.per_work").unwrap();
+                metric.quantity.value = value;
+                results.rewrite_trial(&trial).unwrap();
+            }
+        }
+        assert_eq!(values.next(), None);
+        let mut run = analyse(&results).unwrap();
+        run.started = format!("2026-11-{day:02}T03:00:00Z");
+        run
+    });
+    let runs: Vec<Analysis> = runs.collect();
+    let history = history(&runs, Of::Cost, &["cpu.per_work".to_owned()]);
+    let gates = ["cpu.per_work of native · cpu-control > +5%"
+        .parse()
+        .unwrap()];
+    let judged = judge_history(&gates, &history).unwrap();
+    let [judged] = judged.as_slice() else {
+        panic!("{judged:?}");
+    };
+    assert_eq!(judged.outcome, GateOutcome::Undecided, "{}", judged.reason);
+    assert!(judged.reason.starts_with("1.1"), "{}", judged.reason);
 }

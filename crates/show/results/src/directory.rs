@@ -560,7 +560,7 @@ fn is_partial(name: &str) -> bool {
     name.starts_with('.') && name.contains(".partial-")
 }
 
-fn to_json(path: &Path, value: &impl serde::Serialize) -> Result<Vec<u8>, ResultsError> {
+pub(super) fn to_json(path: &Path, value: &impl serde::Serialize) -> Result<Vec<u8>, ResultsError> {
     let mut bytes = serde_json::to_vec_pretty(value)
         .map_err(|error| ResultsError::io("write", path)(std::io::Error::other(error)))?;
     bytes.push(b'\n');
@@ -574,7 +574,7 @@ struct Format {
     format: u64,
 }
 
-fn read_json<T: DeserializeOwned>(
+pub(super) fn read_json<T: DeserializeOwned>(
     directory: &Dir,
     below: &Path,
     remedy: &str,

@@ -7,6 +7,7 @@
 //! host.json                    hardware, kernel, versions, mitigations, clock source
 //! SHA256SUMS                   digests of these three, as they were when the run began
 //! machines.json                who ran which block, where several machines did
+//! accepted.json                who accepted the run as the reference of later ones, and why
 //! trials/0007/trial.json       one trial: treatment, timing, metrics, suspicion
 //! trials/0007/samples.parquet  every sample: t_ns, owner, metric, unit, kind, source, value
 //! trials/0007/latencies.hlog   distributions, an HdrHistogram interval log, where there are any
@@ -25,6 +26,7 @@
     deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
 )]
 
+mod accepted;
 mod attempts;
 mod checksums;
 mod directory;
@@ -43,6 +45,7 @@ pub mod stats;
 pub mod text;
 mod trial;
 
+pub use accepted::Accepted;
 pub use attempts::{Aside, Attempt};
 pub use directory::{InFlight, ResultsDir, TrialWriter};
 pub use error::ResultsError;

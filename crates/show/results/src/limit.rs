@@ -192,6 +192,24 @@ impl FromStr for Gate {
 }
 
 impl Gate {
+    /// Whether a ratio is within the limit.
+    pub fn allows(&self, ratio: f64) -> bool {
+        if self.is_upper {
+            ratio <= self.limit
+        } else {
+            ratio >= self.limit
+        }
+    }
+
+    /// Whether a value is farther from missing the gate than another one.
+    pub fn is_better(&self, value: f64, other: f64) -> bool {
+        if self.is_upper {
+            value < other
+        } else {
+            value > other
+        }
+    }
+
     /// Whether the gate applies to a treatment with this label on this platform.
     pub fn applies_to(&self, treatment: &str, platform: &str) -> bool {
         let subject = self.subject.as_deref();

@@ -94,10 +94,18 @@ pub struct HistoryArgs {
     /// A metric by its name in `analysis.json`, such as cpu.per_work, instead of the headlines. It can be given several times.
     #[arg(long = "metric", value_name = "NAME")]
     pub metrics: Vec<String>,
-    /// A limit for the last run against the runs before it since their last change, such as 'cpu.per_work > +5%': exit
-    /// status 4 where the interval is beyond it, 3 where the interval contains it. It can be given several times.
+    /// A limit for the last run against the runs before it, such as 'cpu.per_work > +5%': exit status 4 where the interval is
+    /// beyond it, 3 where the interval contains it. A worse level is no reference until it is accepted. It can be given several
+    /// times.
     #[arg(long = "fail-on", value_name = "GATE")]
     pub gates: Vec<Gate>,
+    /// One of the results: later runs are judged by it and by those after it, however worse it is than those before. It is
+    /// kept in accepted.json in that directory, with the user's name and the reason.
+    #[arg(long, value_name = "RUN", requires = "why")]
+    pub accept: Option<PathBuf>,
+    /// Why the run is accepted.
+    #[arg(long, value_name = "TEXT", requires = "accept")]
+    pub why: Option<String>,
     /// The file to write a page to, with a plot of each series.
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,

@@ -23,7 +23,7 @@ use vtax_report::compare::RunComparison;
 use vtax_report::gate::JudgedGate;
 use vtax_report::pipeline::{self, Gated};
 use vtax_report::{compare, export, figures, gate, history, html, survey, svg, terminal};
-use vtax_results::{ResultsDir, ResultsError};
+use vtax_results::{Accepted, ResultsDir, ResultsError};
 
 pub fn report(arguments: &ReportArgs) -> Outcome {
     written(arguments).map_err(|cause| {
@@ -192,7 +192,31 @@ fn print_comparison(
     Ok(())
 }
 
+/// Accepts a run as the reference of later ones.
+fn accept(run: &Path, why: &str, of: &[PathBuf]) -> Outcome {
+    if !of.iter().any(|one| one == run) {
+        fail!(
+            "{} is not among the results of the command: name it as it is named there",
+            run.display()
+        );
+    }
+    if why.trim().is_empty() {
+        fail!("the reason of --why is empty");
+    }
+    // With sudo the user who typed the command.
+    let names = ["SUDO_USER", "LOGNAME", "USER"];
+    let by = names.iter().find_map(|name| std::env::var(name).ok());
+    let by = by.unwrap_or_else(|| format!("user {}", rustix::process::getuid().as_raw()));
+    let at = jiff::Timestamp::now().to_string();
+    let why = why.trim().to_owned();
+    ResultsDir::open(run)?.accept(&Accepted { by, at, why })?;
+    Ok(())
+}
+
 pub fn history(arguments: &HistoryArgs) -> Outcome {
+    if let (Some(run), Some(why)) = (&arguments.accept, &arguments.why) {
+        accept(run, why, &arguments.results)?;
+    }
     let of = arguments.of.into();
     // The metrics of gates are followed too.
     let mut metrics = arguments.metrics.clone();

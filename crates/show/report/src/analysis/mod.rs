@@ -178,6 +178,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         started: run.started.clone(),
         seed: run.seed,
         plan_sha256: run.plan_sha256.clone(),
+        accepted: first.accepted()?,
         plan: RunPlan::from_results(first),
         minimum_effect: run.minimum_effect,
         source,

@@ -8,9 +8,9 @@ use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use vtax_core::{Source, Unit, counted};
-use vtax_results::RunPlan;
 use vtax_results::numbers::percent;
 use vtax_results::stats::{Interval, SteadyState, Unsupported, Verdict};
+use vtax_results::{Accepted, RunPlan};
 
 /// The analysis of one run.
 #[derive(Debug, Clone, Serialize)]
@@ -32,6 +32,9 @@ pub struct Analysis {
     pub seed: u64,
     /// SHA-256 of the plan.
     pub plan_sha256: String,
+    /// The acceptance of the run as the reference of later ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<Accepted>,
     /// The plan.
     #[serde(skip)]
     pub plan: RunPlan,

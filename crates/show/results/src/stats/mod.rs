@@ -45,4 +45,4 @@ pub use tax::{
 };
 pub use trend::{Trend, correlation, trend};
 pub use variance::{Nested, best_repetitions, components};
-pub use window::{FEWEST_IN_WINDOW, ratio_to_window};
+pub use window::{FEWEST_IN_WINDOW, OwnError, RunValue, ratio_to_window};
