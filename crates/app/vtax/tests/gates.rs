@@ -130,6 +130,120 @@ fn a_gate_that_cannot_be_read_or_fits_nothing_is_a_usage_error_with_the_place_or
 }
 
 #[test]
+fn a_cost_is_not_gated_across_processors_and_kernels_and_a_tax_goes_on_and_says_it() {
+    let work = runs(8);
+    for (run, model, kernel) in [("base", "EPYC", "6.18"), ("new", "Atom", "5.10")] {
+        let host =
+            serde_json::json!({ "boot_id": run, "kernel": kernel, "cpu": { "model": model } });
+        fs::write(work.path().join(run).join("host.json"), host.to_string()).unwrap();
+    }
+    let (code, out, err) = gated(work.path(), "cost", "cpu.per_work > +100%");
+    assert_eq!(code, Some(2), "{out}{err}");
+    let why = "the hosts differ: processor: EPYC and Atom, kernel: 6.18 and 5.10";
+    assert!(err.contains(why) && err.contains("--across-hosts"), "{err}");
+    let words = [
+        "compare",
+        "base",
+        "new",
+        "--across-hosts",
+        "--fail-on",
+        "cpu.per_work > +100%",
+    ];
+    let (code, out, err) = ended(work.path(), &words);
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(
+        out.contains("The hosts of A and B differ: processor: EPYC and Atom"),
+        "{out}"
+    );
+    let (code, out, _) = gated(work.path(), "tax", "cpu.per_work > +100%");
+    assert_eq!(code, Some(0), "{out}");
+    assert!(
+        out.contains("The hosts of A and B differ: processor: EPYC and Atom"),
+        "{out}"
+    );
+    // A history of costs is refused too.
+    let words = |of| {
+        [
+            "history",
+            "base",
+            "new",
+            "--of",
+            of,
+            "--fail-on",
+            "cpu.per_work > +100%",
+        ]
+    };
+    let (code, out, err) = ended(work.path(), &words("cost"));
+    assert_eq!(code, Some(2), "{out}{err}");
+    let (code, out, err) = ended(work.path(), &words("tax"));
+    assert_eq!(code, Some(3), "{out}{err}");
+    assert!(out.contains("The host of the last run differs"), "{out}");
+}
+
+#[test]
+fn a_treatment_that_lacks_the_gated_metric_is_undecided_and_not_left_out() {
+    let work = runs(8);
+    for trial in fs::read_dir(work.path().join("new/trials")).unwrap() {
+        let path = trial.unwrap().path().join("trial.json");
+        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        if record["treatment"]["label"] == "qemu · http-rate" {
+            record["metrics"]
+                .as_object_mut()
+                .unwrap()
+                .remove("cpu.per_work");
+            fs::write(&path, record.to_string()).unwrap();
+        }
+    }
+    for of in ["cost", "tax"] {
+        let (code, out, err) = gated(work.path(), of, "cpu.per_work > +100%");
+        assert_eq!(code, Some(3), "{out}{err}");
+        let line =
+            "undecided  cpu.per_work > +100%  qemu · http-rate: one of the runs lacks the metric";
+        assert!(out.contains(line), "{of}: {out}");
+    }
+    // A metric that is known, and that neither run has.
+    let (code, out, err) = gated(work.path(), "cost", "boot.last > +5%");
+    assert_eq!(code, Some(3), "{out}{err}");
+}
+
+#[test]
+fn an_accepted_run_is_kept_with_who_and_why() {
+    let work = runs(4);
+    let words = [
+        "history",
+        "base",
+        "new",
+        "--accept",
+        "new",
+        "--why",
+        "a safer cipher",
+    ];
+    let (code, out, err) = ended(
+        work.path(),
+        &[&words[..], &["--fail-on", "cpu.per_work > +5%"]].concat(),
+    );
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(out.contains(": a safer cipher"), "{out}");
+    let file = fs::read(work.path().join("new/accepted.json")).unwrap();
+    let accepted: Value = serde_json::from_slice(&file).unwrap();
+    assert_eq!(accepted["why"], "a safer cipher");
+    assert!(!accepted["by"].as_str().unwrap().is_empty());
+    for (words, expected) in [
+        (&["history", "base", "new", "--accept", "new"][..], 2),
+        (
+            &["history", "base", "new", "--accept", "other", "--why", "x"],
+            1,
+        ),
+        (
+            &["history", "base", "new", "--accept", "new", "--why", " "],
+            1,
+        ),
+    ] {
+        assert_eq!(ended(work.path(), words).0, Some(expected), "{words:?}");
+    }
+}
+
+#[test]
 fn the_gates_of_a_plan_are_judged_where_no_other_is_given() {
     let work = runs(8);
     let gate = |limit: &str, more: &str| {

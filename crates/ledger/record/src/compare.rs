@@ -10,6 +10,7 @@ use vtax_core::{Source, counted};
 use vtax_report::analysis::judge;
 use vtax_report::compare::{ComparedRun, RunComparison};
 use vtax_report::over_time::comparison;
+use vtax_results::host_differences;
 use vtax_results::numbers::when;
 use vtax_results::text::cut;
 
@@ -136,6 +137,8 @@ pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
             run: named(after),
             only_first: only(&old, &new),
             only_here: only(&new, &old),
+            hosts: host_differences(&before.facts.host, &after.facts.host),
+            shared: Vec::new(),
             plan_keys: Vec::new(),
             comparisons,
         }],

@@ -19,7 +19,7 @@ use vtax_charge::{Stage, Stages};
 use vtax_core::{Joules, Nanoseconds, SplitMix64};
 use vtax_inventory::Platform;
 use vtax_observe::clock::thread_cpu;
-use vtax_report::gate::{GateOutcome, judge_comparison};
+use vtax_report::gate::{AcrossHosts, GateOutcome, judge_comparison};
 
 /// A recorder of snapshots in memory.
 struct Recorder {
@@ -447,7 +447,7 @@ fn a_comparison_finds_the_cost_of_a_packet_that_rose_and_gates_judge_it() {
         let gate = format!("{} of web (docker) > {gate}", row.metric)
             .parse()
             .unwrap();
-        let judged = judge_comparison(&[gate], &comparison).unwrap();
+        let judged = judge_comparison(&[gate], &comparison, AcrossHosts::default()).unwrap();
         assert_eq!(
             (judged.len(), judged[0].outcome),
             (1, outcome),

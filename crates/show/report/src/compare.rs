@@ -9,13 +9,13 @@ use crate::analysis::{
 };
 use crate::history::Of;
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::iter::once;
 use vtax_core::{counted, metric};
-use vtax_results::Treatment;
 use vtax_results::numbers::percent;
 use vtax_results::stats::{Verdict, seed_of};
 use vtax_results::text::{self, Table, at_most, clean, cut};
+use vtax_results::{Better, HostDifference, Treatment, host_differences};
 
 /// Comparison of runs with the first of them.
 #[derive(Debug, Clone, Serialize)]
@@ -39,10 +39,26 @@ pub struct ComparedRun {
     pub only_first: Vec<String>,
     /// Labels of treatments that only this run has.
     pub only_here: Vec<String>,
+    /// Facts in which the hosts of the two runs differ, by their weight.
+    pub hosts: Vec<HostDifference>,
+    /// Treatments of both runs.
+    #[serde(skip)]
+    pub shared: Vec<Shared>,
     /// Keys in which the plans of the two runs differ; an entry is `SECTION[NAME]`.
     pub plan_keys: Vec<String>,
     /// This run over the first, in every metric with a direction of every treatment that both have.
     pub comparisons: Vec<Comparison>,
+}
+
+/// A treatment of two runs.
+#[derive(Debug, Clone)]
+pub struct Shared {
+    /// Its label.
+    pub label: String,
+    /// Its platform.
+    pub platform: String,
+    /// The metrics with a direction that it has in either run.
+    pub metrics: BTreeSet<String>,
 }
 
 impl ComparedRun {
@@ -52,6 +68,8 @@ impl ComparedRun {
             run: named(run),
             only_first: Vec::new(),
             only_here: Vec::new(),
+            hosts: Vec::new(),
+            shared: shared(Of::Tax, &run.by_label(), run),
             plan_keys: Vec::new(),
             comparisons: run.comparisons.clone(),
         }
@@ -105,6 +123,8 @@ pub fn compare_of(of: Of, first: &Analysis, others: &[&Analysis]) -> RunComparis
                 !found.any(|other| other.treatment.label == one.treatment.label)
             })),
             only_here: labels(theirs.filter(|one| !has(&one.treatment.label))),
+            hosts: hosts(first, before, other),
+            shared: shared(of, before, other),
             plan_keys: differing(first, other).unwrap_or_default(),
             comparisons: match of {
                 Of::Cost => comparisons(before, other),
@@ -150,12 +170,45 @@ fn bound(knee: &mut Comparison, before: &Labelled<'_>, after: &Labelled<'_>) {
     }
 }
 
-type Labelled<'a> = HashMap<&'a str, &'a TreatmentSummary>;
+pub(crate) type Labelled<'a> = HashMap<&'a str, &'a TreatmentSummary>;
+
+/// Facts of a treatment that decide its speed: name in the environment, name in messages, and whether costs are not
+/// comparable across it.
+const ENVIRONMENT: [(&str, &str, bool); 3] = [
+    ("accel", "accelerator", true),
+    ("kernel", "kernel of the target", false),
+    ("image.digest", "image", false),
+];
+
+/// The differences of the hosts of two runs, and of what their treatments ran on.
+pub(crate) fn hosts(
+    first: &Analysis,
+    before: &Labelled<'_>,
+    other: &Analysis,
+) -> Vec<HostDifference> {
+    let mut all = host_differences(&first.fleet.host, &other.fleet.host);
+    for (name, fact, decides) in ENVIRONMENT {
+        let differing = other.treatments.iter().find_map(|after| {
+            let before = before.get(after.treatment.label.as_str())?;
+            let [first, other] = [before, &after].map(|of| of.environment.get(name).cloned());
+            (first != other && first.is_some() && other.is_some()).then(|| HostDifference {
+                fact: format!("{fact} of {}", after.treatment.platform),
+                first,
+                other,
+                decides,
+            })
+        });
+        all.extend(differing);
+    }
+    // What costs are not comparable across is first.
+    all.sort_by_key(|one| !one.decides);
+    all
+}
 
 /// The treatments of `first` by the labels of those of `other` that are compared with them: of the same label, or, where
 /// no label is the same and each run has one workload, of the same platform and factors. The workload of a command has
 /// the name of its program, and the next version may have another.
-fn counterparts<'a>(first: &'a Analysis, other: &'a Analysis) -> Labelled<'a> {
+pub(crate) fn counterparts<'a>(first: &'a Analysis, other: &'a Analysis) -> Labelled<'a> {
     let before = first.by_label();
     let matched = |of: &dyn Fn(&Treatment) -> Option<&'a TreatmentSummary>| -> Labelled<'a> {
         let treatments = other.treatments.iter().map(|after| &after.treatment);
@@ -181,6 +234,23 @@ fn differing(first: &Analysis, other: &Analysis) -> Option<Vec<String>> {
         ([before], [after]) => first.plan.differing_as(before, &other.plan, after),
         _ => first.plan.differing(&other.plan),
     }
+}
+
+/// The treatments of both runs that are compared: those with a tax, or all.
+fn shared(of: Of, before: &Labelled<'_>, other: &Analysis) -> Vec<Shared> {
+    let compared = other.treatments.iter();
+    let compared = compared.filter(|one| of == Of::Cost || one.treatment.baseline.is_some());
+    let both = compared.filter_map(|after| {
+        let before = before.get(after.treatment.label.as_str())?;
+        let metrics = before.metrics.iter().chain(&after.metrics);
+        let metrics = metrics.filter(|metric| metric.better != Better::Neither);
+        Some(Shared {
+            label: after.treatment.label.clone(),
+            platform: after.treatment.platform.clone(),
+            metrics: metrics.map(|metric| metric.name.clone()).collect(),
+        })
+    });
+    both.collect()
 }
 
 fn labels<'a>(all: impl Iterator<Item = &'a TreatmentSummary>) -> Vec<String> {
@@ -275,6 +345,11 @@ fn cautions(of: Of, first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec
             None if first.plan_sha256 != other.plan_sha256 => differ("plans", String::new()),
             Some(keys) if !keys.is_empty() => differ("plans", format!(": {}", few(&keys))),
             _ => {}
+        }
+        let hosts = hosts(first, &counterparts(first, other), other);
+        let hosts: Vec<String> = hosts.iter().map(HostDifference::in_words).collect();
+        if !hosts.is_empty() {
+            differ("hosts", format!(": {}", few(&hosts)));
         }
         for (what, mine, theirs) in [
             ("profiles", &first.profile, &other.profile),

@@ -2,17 +2,17 @@
 //! Gates: limits for the change of a metric between two runs, or for a tax of one run, which a pipeline fails on.
 
 use crate::analysis::{Analysis, Comparison};
-use crate::compare::{ComparedRun, RunComparison, compare_of, few, named};
+use crate::compare::{ComparedRun, RunComparison, compare_of, counterparts, few, hosts, named};
 use crate::history::{History, Series};
 use crate::reference::Reference;
 use serde::Serialize;
 use std::cell::LazyCell;
 use std::fmt;
-use vtax_core::counted;
+use vtax_core::{counted, metric};
 pub use vtax_results::limit::{Gate, GateError, Of, PlannedGate};
-use vtax_results::numbers;
 use vtax_results::stats::{FEWEST_IN_WINDOW, Verdict, confidence_of_each, pairs_to_show};
 use vtax_results::text::clean;
+use vtax_results::{HostDifference, host_differences, numbers};
 
 /// Least similarity (Jaro–Winkler) of a name that an error suggests.
 const SIMILAR: f64 = 0.7;
@@ -69,6 +69,32 @@ impl fmt::Display for JudgedGate {
     }
 }
 
+/// Whether costs are judged across hosts that differ in what decides their speed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AcrossHosts(pub bool);
+
+impl AcrossHosts {
+    fn check(
+        self,
+        gate: &Gate,
+        run: &str,
+        base: &str,
+        hosts: &[HostDifference],
+    ) -> Result<(), GateError> {
+        let facts = hosts.iter().filter(|one| one.decides);
+        let facts: Vec<String> = facts.map(HostDifference::in_words).collect();
+        if self.0 || facts.is_empty() {
+            return Ok(());
+        }
+        Err(GateError::OtherHost {
+            gate: gate.text.clone(),
+            run: clean(run),
+            base: clean(base),
+            facts: clean(&few(&facts)),
+        })
+    }
+}
+
 /// Judges gates for each of the other runs, and for each treatment unless a gate names one. `of` are the values of the
 /// runs.
 ///
@@ -79,11 +105,12 @@ pub fn judge(
     of: Of,
     first: &Analysis,
     others: &[&Analysis],
+    across: AcrossHosts,
 ) -> Result<Vec<JudgedGate>, GateError> {
     let gates: Vec<PlannedGate> = (gates.iter().cloned())
         .map(|gate| PlannedGate { gate, of })
         .collect();
-    judge_each(first, others, |_| Ok(&gates))
+    judge_each(first, others, across, |_| Ok(&gates))
 }
 
 /// As [`judge`], for each run by the gates of its own plan.
@@ -93,8 +120,9 @@ pub fn judge(
 pub fn judge_by_plans(
     first: &Analysis,
     others: &[&Analysis],
+    across: AcrossHosts,
 ) -> Result<Vec<JudgedGate>, GateError> {
-    judge_each(first, others, |run| planned(run))
+    judge_each(first, others, across, |run| planned(run))
 }
 
 /// Judges the gates of a run's plan that limit the taxes of one run.
@@ -126,7 +154,13 @@ fn planned(run: &Analysis) -> Result<&[PlannedGate], GateError> {
 pub fn judge_comparison(
     gates: &[Gate],
     comparison: &RunComparison,
+    across: AcrossHosts,
 ) -> Result<Vec<JudgedGate>, GateError> {
+    for run in &comparison.others {
+        for gate in gates {
+            across.check(gate, &run.run, &comparison.first, &run.hosts)?;
+        }
+    }
     let runs = comparison.others.iter();
     let judged = runs.flat_map(|run| gates.iter().map(move |gate| judge_gate(gate, run)));
     Ok(judged.collect::<Result<Vec<_>, _>>()?.concat())
@@ -137,7 +171,11 @@ pub fn judge_comparison(
 ///
 /// # Errors
 /// When no series has the metric or the treatment.
-pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate>, GateError> {
+pub fn judge_history(
+    gates: &[Gate],
+    history: &History,
+    across: AcrossHosts,
+) -> Result<Vec<JudgedGate>, GateError> {
     let last = history.runs.len().saturating_sub(1);
     let last_run = history.runs.last();
     let run = last_run.map_or("", |run| run.directory.as_str());
@@ -149,6 +187,13 @@ pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate
     let confidence = confidence_of_each(family.count());
     let mut judged = Vec::new();
     for gate in gates {
+        if let (Some(last), Of::Cost) = (last_run, history.of) {
+            let counting = history.runs.iter().filter(|run| run.left_out.is_none());
+            for base in counting {
+                let hosts = host_differences(&base.host, &last.host);
+                across.check(gate, &last.directory, &base.directory, &hosts)?;
+            }
+        }
         let unsupported = history.unsupported.iter().filter(|one| {
             one.metric == gate.metric
                 && gate.applies_to(&one.treatment, &one.platform)
@@ -188,6 +233,7 @@ pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate
 fn judge_each<'a>(
     first: &'a Analysis,
     others: &[&'a Analysis],
+    across: AcrossHosts,
     gates_of: impl Fn(&'a Analysis) -> Result<&'a [PlannedGate], GateError>,
 ) -> Result<Vec<JudgedGate>, GateError> {
     let compared: [LazyCell<RunComparison, _>; 2] =
@@ -200,6 +246,10 @@ fn judge_each<'a>(
             let own = match (gate.is_of_one_run, planned.of) {
                 (true, _) => judge_gate(gate, &ComparedRun::alone(run))?,
                 (false, of) => {
+                    if of == Of::Cost {
+                        let hosts = hosts(first, &counterparts(first, run), run);
+                        across.check(gate, &named(run), &named(first), &hosts)?;
+                    }
                     let compared = if of == Of::Tax { taxes } else { costs };
                     let run = compared.others.get(at);
                     run.map_or_else(|| Ok(Vec::new()), |run| judge_gate(gate, run))?
@@ -250,6 +300,19 @@ fn judge_gate(gate: &Gate, run: &ComparedRun) -> Result<Vec<JudgedGate>, GateErr
     let mut all: Vec<JudgedGate> = of_metric()
         .map(|row| entry(gate, &run.run, &row.treatment, of_row(gate, row)))
         .collect();
+    // A metric that vtax knows and that no run has is absent everywhere; another name is a mistake.
+    let is_nowhere = all.is_empty() && metric::lookup(&gate.metric).is_some();
+    let lacking = run.shared.iter().filter(|one| {
+        gate.applies_to(&one.label, &one.platform)
+            && (is_nowhere || one.metrics.contains(&gate.metric))
+            && of_metric().all(|row| row.treatment != one.label)
+    });
+    let why = if gate.is_of_one_run {
+        "the treatment or its baseline lacks the metric"
+    } else {
+        "one of the runs lacks the metric"
+    };
+    all.extend(lacking.map(|one| entry(gate, &run.run, &one.label, Err(why.into()))));
     if all.is_empty() {
         let names = rows().map(|row| row.metric.as_str());
         return Err(unknown(gate, run, "metric", &gate.metric, names));

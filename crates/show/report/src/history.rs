@@ -5,6 +5,7 @@
 //! drift between runs cancels. Changes are found by [`changepoints`]; of exact numbers each difference is one.
 
 use crate::analysis::{Analysis, Comparison, MetricSummary, TreatmentSummary};
+use crate::compare::few;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,7 +17,7 @@ use vtax_results::stats::{
     changepoints, exact_verdict, extremes, seed_of, unpaired_tax,
 };
 use vtax_results::text::{Table, at_most, clean, cut};
-use vtax_results::{Accepted, Better};
+use vtax_results::{Accepted, Better, HostDifference, host_differences};
 
 /// Level of the family of series.
 const ALPHA: f64 = 0.05;
@@ -57,6 +58,9 @@ pub struct HistoryRun {
     pub left_out: Option<String>,
     /// The acceptance of the run as the reference of later ones.
     pub accepted: Option<Accepted>,
+    /// All facts of its host, as in `host.json`.
+    #[serde(skip)]
+    pub host: serde_json::Value,
 }
 
 /// The values of a quantile that the requests of the runs do not support.
@@ -174,6 +178,7 @@ impl HistoryRun {
             left_out: (run.provisional || run.advice.is_some())
                 .then(|| "it has treatments with suspect trials only".to_owned()),
             accepted: run.accepted.clone(),
+            host: run.fleet.host.clone(),
         }
     }
 }
@@ -457,12 +462,12 @@ fn cautions(
     series: &[Series],
     unsupported: &[UnsupportedValues],
 ) -> Vec<String> {
-    let few = unsupported.iter().map(|one| {
+    let too_few = unsupported.iter().map(|one| {
         let (times, all) = (one.runs.len(), counted(runs.len(), "run"));
         let (treatment, metric, reason) = (&one.treatment, &one.metric, one.reason);
         format!("{treatment}: {metric} of {times} of {all} is left out: {reason}.")
     });
-    let mut cautions = at_most(few.collect(), MOST_CAUTIONS, |more| {
+    let mut cautions = at_most(too_few.collect(), MOST_CAUTIONS, |more| {
         format!("{more} more series have too few requests for a quantile.")
     });
     let counted = |one: &Series| one.points.len();
@@ -474,6 +479,15 @@ fn cautions(
         cautions.push(format!(
             "Of longer series only the last {LONGEST_SERIES} runs are looked at."
         ));
+    }
+    if let Some((last, before)) = runs.split_last() {
+        let differing = before.iter().find_map(|run| {
+            let hosts = host_differences(&run.fleet.host, &last.fleet.host);
+            let facts: Vec<String> = hosts.iter().map(HostDifference::in_words).collect();
+            (!facts.is_empty()).then(|| few(&facts))
+        });
+        let note = |facts| format!("The host of the last run differs from earlier ones: {facts}.");
+        cautions.extend(differing.map(note));
     }
     let plans: BTreeSet<&str> = runs.iter().map(|run| run.plan_sha256.as_str()).collect();
     if plans.len() > 1 {

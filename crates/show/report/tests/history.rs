@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use vtax_report::analysis::{Analysis, analyse};
-use vtax_report::gate::{GateOutcome, judge_history};
+use vtax_report::gate::{AcrossHosts, GateOutcome, judge_history};
 use vtax_report::history::{History, Of, Series, history, table};
 use vtax_results::stats::Random;
 use vtax_results::{Accepted, ResultsDir};
@@ -125,7 +125,12 @@ fn a_gate_judges_the_last_run_by_the_best_level_until_a_worse_one_is_accepted() 
     let gates = ["cpu.per_work of qemu > +10%".parse().unwrap()];
     let judge = |runs: &[Analysis]| {
         let metrics = ["cpu.per_work".to_owned()];
-        let judged = judge_history(&gates, &history(runs, Of::Tax, &metrics)).unwrap();
+        let judged = judge_history(
+            &gates,
+            &history(runs, Of::Tax, &metrics),
+            AcrossHosts::default(),
+        )
+        .unwrap();
         assert!(!judged.is_empty());
         (judged[0].outcome, judged[0].reason.clone())
     };
@@ -167,7 +172,11 @@ fn a_gate_judges_the_last_run_by_the_best_level_until_a_worse_one_is_accepted() 
     assert_eq!(outcome, GateOutcome::Undecided, "{reason}");
 
     let unknown = ["none > +5%".parse().unwrap()];
-    let none = judge_history(&unknown, &history(&runs, Of::Tax, &[]));
+    let none = judge_history(
+        &unknown,
+        &history(&runs, Of::Tax, &[]),
+        AcrossHosts::default(),
+    );
     assert!(
         none.unwrap_err()
             .to_string()
@@ -220,7 +229,7 @@ fn a_run_that_scatters_by_itself_does_not_miss_a_gate_by_the_scatter_of_quiet_ru
     let gates = ["cpu.per_work of native · cpu-control > +5%"
         .parse()
         .unwrap()];
-    let judged = judge_history(&gates, &history).unwrap();
+    let judged = judge_history(&gates, &history, AcrossHosts::default()).unwrap();
     let [judged] = judged.as_slice() else {
         panic!("{judged:?}");
     };

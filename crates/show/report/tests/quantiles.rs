@@ -77,7 +77,14 @@ fn a_quantile_with_too_few_requests_is_marked_everywhere_and_nothing_is_claimed_
     );
     let gates = ["latency.p99 > 5%".parse().unwrap()];
     for of in [gate::Of::Cost, gate::Of::Tax] {
-        let judged = gate::judge(&gates, of, &analysis, &[&other]).unwrap();
+        let judged = gate::judge(
+            &gates,
+            of,
+            &analysis,
+            &[&other],
+            gate::AcrossHosts::default(),
+        )
+        .unwrap();
         assert!(!judged.is_empty());
         for one in judged {
             assert_eq!(one.outcome, gate::GateOutcome::Undecided);
@@ -206,7 +213,7 @@ fn a_history_neither_follows_nor_judges_a_quantile_with_too_few_requests() {
             "{table}"
         );
         assert!(table.contains(WHY), "{table}");
-        let judged = gate::judge_history(&gates, &followed).unwrap();
+        let judged = gate::judge_history(&gates, &followed, gate::AcrossHosts::default()).unwrap();
         assert_eq!(judged[0].outcome, gate::GateOutcome::Undecided);
         assert!(judged[0].reason.contains(WHY), "{}", judged[0].reason);
     }
@@ -214,7 +221,7 @@ fn a_history_neither_follows_nor_judges_a_quantile_with_too_few_requests() {
     runs.drain(..4);
     let none = history::history(&runs, history::Of::Tax, &[]);
     assert!(none.series.iter().all(|one| one.metric != "latency.p99"));
-    let judged = gate::judge_history(&gates, &none).unwrap();
+    let judged = gate::judge_history(&gates, &none, gate::AcrossHosts::default()).unwrap();
     assert_eq!(judged[0].outcome, gate::GateOutcome::Undecided);
     assert!(judged[0].reason.contains(WHY), "{}", judged[0].reason);
 }

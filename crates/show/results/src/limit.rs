@@ -119,6 +119,21 @@ pub enum GateError {
         /// The differing keys of the plans.
         keys: String,
     },
+    /// The hosts of two runs differ in a fact that decides their speed.
+    #[error(
+        "gate `{gate}`: a cost of {run} is not comparable with that of {base}, as the hosts differ: {facts}; measure both \
+         on one host, gate the tax (--of tax), or give --across-hosts"
+    )]
+    OtherHost {
+        /// The gate.
+        gate: String,
+        /// The judged run.
+        run: String,
+        /// The run that it is judged by.
+        base: String,
+        /// The differing facts.
+        facts: String,
+    },
     /// The plan of a run cannot be read, so its gates are unknown.
     #[error(
         "the gates of {run} cannot be read: {cause}; give gates with --fail-on, or restore plan.toml from a copy"

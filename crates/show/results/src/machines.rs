@@ -6,6 +6,7 @@
 //! Machines of different kinds are never merged: a mean over two processors describes neither.
 
 use super::directory::{TRIALS, trial_name};
+use super::hosts::{FACTS, Fact, Weight, text};
 use super::{Aside, ResultsDir, ResultsError, TrialOutcome};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,18 +22,10 @@ const FILE: &str = "machines.json";
 /// Longest `machines.json` that is read, in bytes: the facts of a thousand machines, some hundred times over.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// Facts of `host.json` that define the kind of a machine: JSON pointer, and name in messages.
-const KIND: [(&str, &str); 9] = [
-    ("/cpu/model", "processor"),
-    ("/cpu/threads", "logical CPUs"),
-    ("/kernel", "kernel"),
-    ("/frequency_driver", "frequency driver"),
-    ("/governors", "governor"),
-    ("/turbo", "turbo"),
-    ("/smt", "multithreading"),
-    ("/virtualization", "VMs run on"),
-    ("/hypervisor", "runs under"),
-];
+/// The facts that define the kind of a machine.
+fn of_kind() -> impl Iterator<Item = &'static Fact> {
+    FACTS.iter().filter(|fact| fact.weight != Weight::Tells)
+}
 
 /// A machine that ran blocks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,25 +50,17 @@ impl Machine {
 
     /// Facts of the machine's kind, by the names of [`Machine::differences`]; unknown facts are absent.
     pub fn kind(&self) -> BTreeMap<&'static str, String> {
-        let fact = |(path, name): &(&str, &'static str)| {
-            let value = self.host.pointer(path)?;
-            let text = match value {
-                Value::Null => return None,
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            };
-            Some((*name, text))
-        };
-        KIND.iter().filter_map(fact).collect()
+        let fact = |fact: &Fact| Some((fact.name, text(&self.host, fact.path)?));
+        of_kind().filter_map(fact).collect()
     }
 
     /// Differences in kind between two machines, in words; empty for machines of one kind.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let (mine, theirs) = (self.kind(), other.kind());
-        let differing = KIND.iter().filter_map(|(_, name)| {
-            let (mine, theirs) = (mine.get(name), theirs.get(name));
+        let differing = of_kind().filter_map(|fact| {
+            let (mine, theirs) = (mine.get(fact.name), theirs.get(fact.name));
             let [one, other] = [mine, theirs].map(|fact| fact.map_or("unknown", String::as_str));
-            (mine != theirs).then(|| format!("{name}: {one}, {other}"))
+            (mine != theirs).then(|| format!("{}: {one}, {other}", fact.name))
         });
         differing.collect()
     }

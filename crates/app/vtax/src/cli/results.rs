@@ -60,6 +60,9 @@ pub struct CompareArgs {
     /// interval is beyond it, 3 where the interval contains it. It can be given several times.
     #[arg(long = "fail-on", value_name = "GATE")]
     pub gates: Vec<Gate>,
+    /// Judge costs across hosts that differ in processor, kernel or hypervisor.
+    #[arg(long)]
+    pub across_hosts: bool,
     #[command(flatten)]
     pub format: FormatArgs<CompareFormat>,
 }
@@ -99,6 +102,9 @@ pub struct HistoryArgs {
     /// times.
     #[arg(long = "fail-on", value_name = "GATE")]
     pub gates: Vec<Gate>,
+    /// Judge costs across hosts that differ in processor, kernel or hypervisor.
+    #[arg(long)]
+    pub across_hosts: bool,
     /// One of the results: later runs are judged by it and by those after it, however worse it is than those before. It is
     /// kept in accepted.json in that directory, with the user's name and the reason.
     #[arg(long, value_name = "RUN", requires = "why")]

@@ -22,7 +22,7 @@ use vtax_record::store::Facts;
 use vtax_record::summary::Recording;
 use vtax_record::{compare, page};
 use vtax_report::compare::RunComparison;
-use vtax_report::gate::{self, JudgedGate};
+use vtax_report::gate::{self, AcrossHosts, JudgedGate};
 
 pub fn record(arguments: &RecordArgs) -> Outcome {
     let stop = Signals::install()?.flag();
@@ -83,7 +83,11 @@ pub fn compare(
         }
     };
     let comparison = compare::compare(&read(before)?, &read(after)?);
-    let gates = gate::judge_comparison(&arguments.gates, &comparison)?;
+    let gates = gate::judge_comparison(
+        &arguments.gates,
+        &comparison,
+        AcrossHosts(arguments.across_hosts),
+    )?;
     Ok((comparison, gates))
 }
 

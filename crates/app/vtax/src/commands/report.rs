@@ -20,7 +20,7 @@ use vtax_core::terminal::{data, stdout};
 use vtax_record::store;
 use vtax_report::analysis::{Analysis, analyse, analyse_shards};
 use vtax_report::compare::RunComparison;
-use vtax_report::gate::JudgedGate;
+use vtax_report::gate::{AcrossHosts, JudgedGate};
 use vtax_report::pipeline::{self, Gated};
 use vtax_report::{compare, export, figures, gate, history, html, survey, svg, terminal};
 use vtax_results::{Accepted, ResultsDir, ResultsError};
@@ -155,9 +155,10 @@ pub fn compare(arguments: &CompareArgs) -> Outcome {
     let comparison = compare::compare_of(of, first, &others);
     let counts = analyses.iter().try_for_each(NothingCounts::check);
     let shared = comparison.check();
+    let across = AcrossHosts(arguments.across_hosts);
     let judged = match arguments.gates.as_slice() {
-        [] => gate::judge_by_plans(first, &others),
-        gates => gate::judge(gates, of, first, &others),
+        [] => gate::judge_by_plans(first, &others, across),
+        gates => gate::judge(gates, of, first, &others, across),
     };
     let gates = match judged {
         // Without a trial that counts, no metric is compared.
@@ -222,7 +223,11 @@ pub fn history(arguments: &HistoryArgs) -> Outcome {
     let mut metrics = arguments.metrics.clone();
     metrics.extend(arguments.gates.iter().map(|gate| gate.metric.clone()));
     let history = history::history(&analyses(&arguments.results)?, of, &metrics);
-    let gates = gate::judge_history(&arguments.gates, &history)?;
+    let gates = gate::judge_history(
+        &arguments.gates,
+        &history,
+        AcrossHosts(arguments.across_hosts),
+    )?;
     if history.series.is_empty() {
         let what = match metrics.as_slice() {
             [] => "a headline number".to_owned(),

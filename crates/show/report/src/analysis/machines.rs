@@ -18,6 +18,9 @@ pub struct Fleet {
     pub machines: usize,
     /// Facts that all of them share.
     pub kind: BTreeMap<&'static str, String>,
+    /// All facts of the first of them, as in `host.json`.
+    #[serde(skip)]
+    pub host: serde_json::Value,
     /// Number of blocks of each machine, in the order of reading.
     pub blocks: Vec<usize>,
     /// Data left out of several machines' results, in sentences.
@@ -39,6 +42,7 @@ impl Fleet {
         Self {
             machines: machines.machines.len(),
             kind: (machines.machines.first()).map_or_else(BTreeMap::new, Machine::kind),
+            host: (machines.machines.first()).map_or_else(Default::default, |one| one.host.clone()),
             blocks,
             notes: together.notes.clone(),
             // An emulated host is the same on every machine.
