@@ -5,7 +5,7 @@ use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::words::most_frequent_reason;
 use crate::analysis::{
     Analysis, Comparison, MetricSummary, TreatmentSummary, by_key, distinct, judge, knee_bounds,
-    unpaired,
+    unpaired, withheld,
 };
 use crate::history::Of;
 use serde::Serialize;
@@ -145,6 +145,16 @@ pub fn compare_of(of: Of, first: &Analysis, others: &[&Analysis]) -> RunComparis
             }
             if metric::KNEE.is(&row.metric) {
                 bound(row, before, &after);
+            }
+            let label = row.treatment.as_str();
+            match (
+                of,
+                row.withheld.clone(),
+                after.get(label).zip(before.get(label)),
+            ) {
+                (Of::Tax, Some(why), _) if row.ratio.is_some() => withheld::withhold(row, why),
+                (Of::Cost, _, Some((new, old))) => withheld::judge(row, new, old, None),
+                _ => {}
             }
         }
     }
@@ -457,7 +467,7 @@ fn marked(row: Option<&Comparison>) -> String {
     let mark = match row.judgement.verdict {
         Verdict::Different => " *",
         Verdict::Same => " =",
-        Verdict::Unsupported | Verdict::NoWork => " ?",
+        Verdict::Unsupported | Verdict::NoWork | Verdict::Withheld => " ?",
         _ => "",
     };
     row.ratio_in_words().unwrap_or_else(|| "–".to_owned()) + mark

@@ -388,6 +388,10 @@ fn of_row(gate: &Gate, row: &Comparison) -> Result<Evidence, NoEvidence> {
             let why = row.judgement.unsupported.map(|why| why.to_string());
             return Err(format!("{shown}, but {}", why.unwrap_or_default()).into());
         }
+        (Verdict::Withheld, _) => {
+            let why = row.withheld.as_deref().unwrap_or_default();
+            return Err(format!("{shown}, but nothing is claimed: {why}").into());
+        }
         (Verdict::NoWork, _) => {
             return Err(format!(
                 "{shown}, but each run took the same time and its work is not known: give the work (--work, or `work` in \

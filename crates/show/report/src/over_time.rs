@@ -38,6 +38,7 @@ pub fn comparison(
         tax,
         judgement: Judgement::default(),
         note: found.err().map(|none| none.to_string()),
+        withheld: None,
         machines: None,
     }
 }

@@ -3,6 +3,8 @@
 
 use crate::support::{cpu, run, simulated};
 use vtax_report::analysis::{Analysis, analyse};
+use vtax_report::gate::{self, AcrossHosts, GateOutcome};
+use vtax_report::history::Of;
 use vtax_report::{compare, terminal};
 use vtax_results::stats::Verdict;
 use vtax_testkit::results::Fake;
@@ -93,4 +95,106 @@ fn what_is_exact_but_suspect_is_not_claimed() {
         "{text}"
     );
     assert!(!text.contains("too few"), "{text}");
+}
+
+/// A run in which a VM costs nothing more but in the blocks `dear`, where it costs three times as much; its trials there are
+/// suspect.
+fn lost(blocks: u32, dear: std::ops::Range<u32>, vm_cost: f64) -> (tempfile::TempDir, Analysis) {
+    let fake = Fake {
+        blocks,
+        trouble: false,
+        vm_cost,
+        platforms: vec!["native", "qemu"],
+        ..Fake::default()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let results = fake.write(&folder.path().join("run"));
+    for mut trial in results.trials().map(Result::unwrap) {
+        if trial.treatment.platform == "qemu" && dear.contains(&trial.block) {
+            trial
+                .suspect
+                .push("the load generator sent late".to_owned());
+            results.rewrite_trial(&trial).unwrap();
+        }
+    }
+    let analysis = analyse(&results).unwrap();
+    (folder, analysis)
+}
+
+#[test]
+fn trials_that_are_lost_by_treatment_end_every_claim_that_they_could_overturn() {
+    // The VM's six slowest trials of ten do not count, and none of bare metal's.
+    let (_folder, analysis) = lost(10, 0..6, 1.0);
+    let row = cpu(&analysis);
+    assert_eq!(row.judgement.verdict, Verdict::Withheld, "{row:?}");
+    let sentence = analysis
+        .sentences
+        .iter()
+        .find(|one| one.workload == "iperf3-receive" && one.metric == "cpu.per_work");
+    let text = &sentence.unwrap().text;
+    assert!(
+        text.contains("nothing is claimed") && text.contains("6 of 10 trials of qemu"),
+        "{text}"
+    );
+    // A difference that four pairs of ten show is not one where the six others may contradict it.
+    let (_folder, analysis) = lost(10, 0..6, 3.0);
+    assert_eq!(cpu(&analysis).judgement.verdict, Verdict::Withheld);
+    // Of twenty pairs, the three that are lost cannot.
+    let (_folder, analysis) = lost(20, 0..3, 3.0);
+    assert_eq!(cpu(&analysis).judgement.verdict, Verdict::Different);
+    // One of ten is no pattern.
+    let (_folder, analysis) = lost(10, 0..1, 1.0);
+    assert_ne!(cpu(&analysis).judgement.verdict, Verdict::Withheld);
+    let table = terminal::table(&analysis, 100, false);
+    assert!(!table.contains("nothing claimed"), "{table}");
+}
+
+#[test]
+fn the_energy_of_the_whole_host_has_no_verdict_beside_other_programs() {
+    let fake = Fake {
+        blocks: 8,
+        trouble: false,
+        platforms: vec!["native", "qemu"],
+        ..Fake::default()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let results = fake.write(&folder.path().join("run"));
+    let verdicts = |analysis: &Analysis| {
+        let rows = analysis.comparisons.iter();
+        let of = |name: &str| {
+            let own = rows.clone().filter(|row| row.metric == name);
+            own.map(|row| row.judgement.verdict).collect::<Vec<_>>()
+        };
+        (of("energy.per_work"), of("cpu.per_work"))
+    };
+    let (energy, cpu) = verdicts(&analyse(&results).unwrap());
+    assert!(energy.contains(&Verdict::Different), "{energy:?}");
+    for mut trial in results.trials().map(Result::unwrap) {
+        trial
+            .disturbed
+            .push("other programs used 1.9 of 2 processors".to_owned());
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let analysis = analyse(&results).unwrap();
+    let (energy, beside) = verdicts(&analysis);
+    assert!(
+        energy.iter().all(|one| *one == Verdict::Withheld),
+        "{energy:?}"
+    );
+    assert_eq!(beside, cpu);
+    let gate = "energy.per_work > 100x".parse().unwrap();
+    let judged = gate::judge(
+        &[gate],
+        Of::Tax,
+        &analysis,
+        &[&analysis],
+        AcrossHosts::default(),
+    )
+    .unwrap();
+    assert!(
+        judged
+            .iter()
+            .all(|one| one.outcome == GateOutcome::Undecided),
+        "{judged:?}"
+    );
 }

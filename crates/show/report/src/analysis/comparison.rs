@@ -52,6 +52,9 @@ pub struct Comparison {
     pub judgement: Judgement,
     /// The reason for a missing ratio, or another caveat.
     pub note: Option<String>,
+    /// Why the verdict is withheld.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<String>,
     /// Disagreement between machines, where several ran the comparison.
     pub machines: Option<Disagreement>,
 }
@@ -149,6 +152,7 @@ impl Comparison {
                 lacks_work: both().any(|one| one.lacks_work),
                 ..Judgement::default()
             },
+            withheld: None,
             machines: None,
         }
     }
@@ -235,6 +239,7 @@ impl Comparison {
                 over_machines: after.judgement.over_machines && before.judgement.over_machines,
                 ..Judgement::default()
             },
+            withheld: after.withheld.clone().or_else(|| before.withheld.clone()),
             machines: None,
             note,
             ..after.clone()
@@ -251,7 +256,7 @@ impl Comparison {
     pub fn needed_for(&self, width: f64) -> Option<Needed> {
         let is_unclaimed = matches!(
             self.judgement.verdict,
-            Verdict::Suspect | Verdict::Unsupported | Verdict::NoWork
+            Verdict::Suspect | Verdict::Unsupported | Verdict::NoWork | Verdict::Withheld
         );
         if self.judgement.knee.is_some() || is_unclaimed {
             return None;

@@ -21,6 +21,7 @@ mod summaries;
 mod timeline;
 mod variance;
 mod verdicts;
+pub(crate) mod withheld;
 mod within;
 pub(crate) mod words;
 
@@ -268,8 +269,12 @@ fn compared(
         fleet.judge(comparison, pairs);
     }
     judge(&mut comparisons, minimum_effect);
-    for comparison in &mut comparisons {
+    for (comparison, pairs) in comparisons.iter_mut().zip(&pairs) {
         knees::judge(comparison, minimum_effect);
+        let both = [&comparison.treatment, &comparison.baseline];
+        if let [Some(own), Some(other)] = both.map(|label| labels.get(label.as_str())) {
+            withheld::judge(comparison, own, other, Some(pairs));
+        }
     }
     (comparisons, pairs)
 }

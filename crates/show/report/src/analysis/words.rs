@@ -237,6 +237,7 @@ fn sentence(
             let why = comparison.judgement.unsupported.map(|why| why.to_string());
             nothing(&why.unwrap_or_default())
         }
+        Verdict::Withheld => nothing(comparison.withheld.as_deref().unwrap_or_default()),
         Verdict::NoWork => nothing("each run took the same time and its work is not known"),
         Verdict::TooFewTrials => format!(
             "{against}, {quantity} {scope}{condition}: too few trials for a claim ({shown}, {evidence}; at least 4 {}s are needed).",

@@ -115,6 +115,8 @@ pub enum Verdict {
     NoWork,
     /// The trials are suspect, so nothing is claimed about them.
     Suspect,
+    /// Trials are missing by treatment, or the number is not the target's, so nothing is claimed.
+    Withheld,
     /// There is no ratio.
     #[default]
     NoRatio,
@@ -131,6 +133,7 @@ impl Verdict {
             Self::Unsupported => "too few requests",
             Self::NoWork => "work unknown",
             Self::Suspect => "suspect trials",
+            Self::Withheld => "nothing claimed",
             Self::NoRatio => "no ratio",
         }
     }
