@@ -166,8 +166,8 @@ pub fn judge_comparison(
     Ok(judged.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-/// Judges gates for the last run of a history, against its reference: see [`Reference`]. A limit such as `2x` is one
-/// for the ratio of the two.
+/// Judges gates for the last run of a history, against the best level since the last run that was accepted. A limit
+/// such as `2x` is one for the ratio of the two.
 ///
 /// # Errors
 /// When no series has the metric or the treatment.

@@ -5,7 +5,6 @@
 //! drift between runs cancels. Changes are found by [`changepoints`]; of exact numbers each difference is one.
 
 use crate::analysis::{Analysis, Comparison, MetricSummary, TreatmentSummary};
-use crate::compare::few;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,7 +15,7 @@ use vtax_results::stats::{
     Interval, LONGEST_SERIES, OwnError, RunValue, Unsupported, Verdict, benjamini_hochberg,
     changepoints, exact_verdict, extremes, seed_of, unpaired_tax,
 };
-use vtax_results::text::{Table, at_most, clean, cut};
+use vtax_results::text::{Table, at_most, clean, cut, few};
 use vtax_results::{Accepted, Better, HostDifference, host_differences};
 
 /// Level of the family of series.
@@ -484,7 +483,7 @@ fn cautions(
         let differing = before.iter().find_map(|run| {
             let hosts = host_differences(&run.fleet.host, &last.fleet.host);
             let facts: Vec<String> = hosts.iter().map(HostDifference::in_words).collect();
-            (!facts.is_empty()).then(|| few(&facts))
+            (!facts.is_empty()).then(|| few(&facts, MOST_FACTS, ", "))
         });
         let note = |facts| format!("The host of the last run differs from earlier ones: {facts}.");
         cautions.extend(differing.map(note));
