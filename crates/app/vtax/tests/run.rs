@@ -57,13 +57,18 @@ fn a_finished_run_says_so_and_changes_nothing() {
 fn another_plan_is_refused_in_the_same_directory() {
     let work = Work::alone(PLAN);
     work.finish();
+    let again = finish(work.run().arg("--dry-run"), true);
+    assert!(text(&again.stdout).contains("4 trials exist"), "{again:?}");
     let other = PLAN.replace("repetitions = 2", "repetitions = 3");
     fs::write(work.plan(), other).unwrap();
-    let refused = finish(&mut work.run(), false);
-    assert!(
-        text(&refused.stderr).contains("holds a run of another plan"),
-        "{refused:?}"
-    );
+    // A dry run says what the run would.
+    for more in [&[][..], &["--dry-run"]] {
+        let refused = finish(work.run().args(more), false);
+        assert!(
+            text(&refused.stderr).contains("holds a run of another plan"),
+            "{refused:?}"
+        );
+    }
 }
 
 #[test(needs = [test_all("takes 7 s"), can_run_trials()])]

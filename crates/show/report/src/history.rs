@@ -594,8 +594,13 @@ impl Series {
 
     fn last_in_words(&self) -> String {
         let last = self.points.last();
-        let value = last.map_or_else(String::new, |point| self.number(point.value));
-        format!("{value} ({})", counted(self.points.len(), "run"))
+        let last = last.map_or_else(String::new, |point| self.number(point.value));
+        let runs = counted(self.points.len(), "run");
+        if self.points.len() < 2 {
+            return format!("{last} ({runs})");
+        }
+        let level = self.number(geometric_mean(&self.values(0, self.points.len())));
+        format!("{level} ({runs}, the last one {last})")
     }
 
     /// The values as bars of eight heights, the last ones where the width does not hold all.

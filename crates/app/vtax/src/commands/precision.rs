@@ -207,6 +207,12 @@ fn row(of: &Comparison, width: f64, block_seconds: f64) -> Row {
             format!("one {repetition} shows no scatter: run four or more")
         } else if of.half_width().is_none() {
             "there is no interval".to_owned()
+        } else if let Some(unsupported) = of.judgement.unsupported {
+            format!("{unsupported}: run longer trials, or at a higher rate")
+        } else if of.judgement.lacks_work {
+            "each run took the same time and its work is not known: give the work".to_owned()
+        } else if let Some(why) = &of.withheld {
+            format!("nothing is claimed: {why}")
         } else if of.needed_for(1.0).is_none() {
             "the trials are suspect: run again on a quiet host".to_owned()
         } else {

@@ -45,63 +45,21 @@ impl NewRun<'_> {
         roots: &Roots,
         treatments: Vec<Treatment>,
     ) -> Result<ResultsDir, LabError> {
-        let profile = if self.is_quick { "quick" } else { "full" };
-        let mut digest = Sha256::new_with_prefix(self.plan_text);
-        digest.update(self.files);
-        let plan_sha256 = format!("{:x}", digest.finalize());
         if path.join("run.json").exists() {
             let results = ResultsDir::resume(path)?;
-            let run = results.run();
-            if results.is_merged() {
-                return Err(LabError::other(format!(
-                    "{} holds blocks of several machines, put together: what it lacks is run where they ran (vtax run --fleet), or into another directory and merged (vtax merge)",
-                    path.display()
-                )));
-            }
-            if run.plan_sha256 != plan_sha256 || run.profile != profile {
-                return Err(LabError::other(format!(
-                    "{} holds a run of another plan ({}, {} profile): give another directory with --results, or the plan that is in it{}",
-                    path.display(),
-                    run.name,
-                    run.profile,
-                    if self.files.is_empty() {
-                        ""
-                    } else {
-                        ", with the files that it had"
-                    }
-                )));
-            }
-            // The schedule refers to treatments by position.
-            let same = |(begun, now): (&Treatment, &Treatment)| begun.label == now.label;
-            if run.treatments.len() != treatments.len()
-                || !run.treatments.iter().zip(&treatments).all(same)
-            {
-                return Err(LabError::other(format!(
-                    "{} holds a run of other treatments of {}: another command or version of vtax began it, or before a program was installed or removed; give another directory with --results",
-                    path.display(),
-                    run.name
-                )));
-            }
+            self.check(&results, &treatments)?;
             return Ok(results);
         }
-        let occupied = path
-            .read_dir()
-            .is_ok_and(|mut entries| entries.next().is_some());
-        if occupied {
-            return Err(LabError::other(format!(
-                "{} exists and holds no run of vtax: give an empty or new directory with --results",
-                path.display()
-            )));
-        }
+        check_empty(path)?;
         let run = RunInfo {
             format: FORMAT,
             name: self.name.to_owned(),
             description: self.description.to_owned(),
             seed: self.seed,
-            profile: profile.to_owned(),
+            profile: self.profile().to_owned(),
             place: self.place.to_owned(),
             started: jiff::Timestamp::now().to_string(),
-            plan_sha256,
+            plan_sha256: self.digest(),
             schedule: schedule(treatments.len(), self.repetitions, self.order, self.seed),
             treatments,
             minimum_effect: self.minimum_effect,
@@ -110,6 +68,71 @@ impl NewRun<'_> {
             .map_err(|cause| LabError::other(cause.to_string()))?;
         Ok(ResultsDir::create(path, &run, self.plan_text, &facts)?)
     }
+
+    /// Checks that the run of a directory can go on as this one.
+    ///
+    /// # Errors
+    /// When it is one of another plan, command or treatments, or was merged.
+    pub fn check(&self, results: &ResultsDir, treatments: &[Treatment]) -> Result<(), LabError> {
+        let run = results.run();
+        if results.is_merged() {
+            return Err(LabError::other(format!(
+                "{} holds blocks of several machines, put together: what it lacks is run where they ran (vtax run --fleet), or into another directory and merged (vtax merge)",
+                results.path().display()
+            )));
+        }
+        if run.plan_sha256 != self.digest() || run.profile != self.profile() {
+            return Err(LabError::other(format!(
+                "{} holds a run of another plan ({}, {} profile): give another directory with --results, or the plan that is in it{}",
+                results.path().display(),
+                run.name,
+                run.profile,
+                if self.files.is_empty() {
+                    ""
+                } else {
+                    ", with the files that it had"
+                }
+            )));
+        }
+        // The schedule refers to treatments by position.
+        let same = |(begun, now): (&Treatment, &Treatment)| begun.label == now.label;
+        if run.treatments.len() != treatments.len()
+            || !run.treatments.iter().zip(treatments).all(same)
+        {
+            return Err(LabError::other(format!(
+                "{} holds a run of other treatments of {}: another command or version of vtax began it, or before a program was installed or removed; give another directory with --results",
+                results.path().display(),
+                run.name
+            )));
+        }
+        Ok(())
+    }
+
+    /// The digest of the plan's text and of its files.
+    fn digest(&self) -> String {
+        let mut digest = Sha256::new_with_prefix(self.plan_text);
+        digest.update(self.files);
+        format!("{:x}", digest.finalize())
+    }
+
+    fn profile(&self) -> &'static str {
+        if self.is_quick { "quick" } else { "full" }
+    }
+}
+
+/// Checks that a directory without a run is empty or absent.
+///
+/// # Errors
+/// When it holds something else.
+pub(super) fn check_empty(path: &Path) -> Result<(), LabError> {
+    let mut entries = path.read_dir().into_iter().flatten();
+    if entries.next().is_some() {
+        return Err(LabError::other(format!(
+            "{} exists and holds no run of vtax: give an empty or new directory with --results",
+            path.display()
+        )));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

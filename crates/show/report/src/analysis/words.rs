@@ -181,6 +181,16 @@ fn sentence(
         );
     };
     let mut evidence = format!("n = {n}");
+    let counts = [treatment.counts, baseline.counts];
+    let ended = counts.map(|counts| counts.counted + counts.suspect + counts.failed);
+    if let Some(tax) = comparison
+        .tax
+        .filter(|tax| tax.paired && !comparison.judgement.over_machines)
+        && let Some(most) = ended.into_iter().max()
+        && tax.n < most
+    {
+        evidence.push_str(&format!(" of {most}"));
+    }
     if comparison.tax.is_some_and(|tax| !tax.paired) {
         evidence.push_str(", unpaired");
     }
