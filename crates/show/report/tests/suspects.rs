@@ -2,7 +2,7 @@
 //! Tests of reports with suspect trials, of which nothing is claimed.
 
 use crate::support::{cpu, run, simulated};
-use vtax_report::analysis::{Analysis, analyse};
+use vtax_report::analysis::{Analysis, Sentence, analyse};
 use vtax_report::gate::{self, AcrossHosts, GateOutcome};
 use vtax_report::history::Of;
 use vtax_report::{compare, terminal};
@@ -145,6 +145,13 @@ fn trials_that_are_lost_by_treatment_end_every_claim_that_they_could_overturn() 
     // One of ten is no pattern.
     let (_folder, analysis) = lost(10, 0..1, 1.0);
     assert_ne!(cpu(&analysis).judgement.verdict, Verdict::Withheld);
+    let told = |one: &&Sentence| one.workload == "iperf3-receive" && one.metric == "cpu.per_work";
+    let sentence = analysis.sentences.iter().find(told).unwrap();
+    assert!(
+        sentence.text.contains("n = 9 pairs of 10"),
+        "{}",
+        sentence.text
+    );
     let table = terminal::table(&analysis, 100, false);
     assert!(!table.contains("nothing claimed"), "{table}");
 }
