@@ -124,10 +124,7 @@ mod tests {
     use vtax_core::Source;
     use vtax_results::Better;
     use vtax_results::stats::{OwnError, Random};
-
-    fn normal(random: &mut Random) -> f64 {
-        (0..12).map(|_| random.uniform()).sum::<f64>() - 6.0
-    }
+    use vtax_testkit::results::normal;
 
     /// Runs of five pairs. A run scatters by `between` around its level, its pairs by 5 %; the last run's by `within`.
     fn series(random: &mut Random, levels: &[f64], between: f64, within: f64) -> Series {
