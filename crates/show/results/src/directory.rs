@@ -64,17 +64,7 @@ impl ResultsDir {
             return Err(ResultsError::AlreadyARun(path.to_owned()));
         }
         run.check(&path.join(RUN))?;
-        for entry in dir.list()? {
-            let name = entry.name.to_string_lossy();
-            let ours = ["plan.toml", "host.json", SUMS, "trials", "lost+found"].contains(&&*name)
-                || is_partial(&name);
-            if !ours {
-                return Err(ResultsError::NotEmpty {
-                    path: path.to_owned(),
-                    found: name.into_owned(),
-                });
-            }
-        }
+        check_free(&dir)?;
         dir.create_dir(TRIALS)?;
         let host = to_json(&path.join("host.json"), host)?;
         let record = to_json(&path.join(RUN), run)?;
@@ -96,6 +86,18 @@ impl ResultsDir {
             dir,
             run: run.clone(),
         })
+    }
+
+    /// Checks that [`ResultsDir::create`] may write to a directory without a run: it is absent, empty, or left by an
+    /// interrupted creation.
+    ///
+    /// # Errors
+    /// When it holds something else, or cannot be read.
+    pub fn check_free(path: &Path) -> Result<(), ResultsError> {
+        match Dir::open(path) {
+            Err(error) if error.is_not_found() => Ok(()),
+            other => check_free(&other?),
+        }
     }
 
     /// Opens a run for reading. Changes nothing, so it is safe during the run.
@@ -558,6 +560,21 @@ fn trial_below(index: u32) -> PathBuf {
 
 fn is_partial(name: &str) -> bool {
     name.starts_with('.') && name.contains(".partial-")
+}
+
+fn check_free(dir: &Dir) -> Result<(), ResultsError> {
+    for entry in dir.list()? {
+        let name = entry.name.to_string_lossy();
+        let ours = ["plan.toml", "host.json", SUMS, TRIALS, "lost+found"].contains(&&*name)
+            || is_partial(&name);
+        if !ours {
+            return Err(ResultsError::NotEmpty {
+                path: dir.path().to_owned(),
+                found: name.into_owned(),
+            });
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn to_json(path: &Path, value: &impl serde::Serialize) -> Result<Vec<u8>, ResultsError> {

@@ -48,9 +48,11 @@ impl NewRun<'_> {
         if path.join("run.json").exists() {
             let results = ResultsDir::resume(path)?;
             self.check(&results, &treatments)?;
+            if results.run().plan_sha256 != self.digest() {
+                return Err(self.is_another(&results));
+            }
             return Ok(results);
         }
-        check_empty(path)?;
         let run = RunInfo {
             format: FORMAT,
             name: self.name.to_owned(),
@@ -69,7 +71,8 @@ impl NewRun<'_> {
         Ok(ResultsDir::create(path, &run, self.plan_text, &facts)?)
     }
 
-    /// Checks that the run of a directory can go on as this one.
+    /// Checks that the run of a directory can go on as this one, but for the plan's files, whose digests are known only when
+    /// the images are there.
     ///
     /// # Errors
     /// When it is one of another plan, command or treatments, or was merged.
@@ -81,18 +84,8 @@ impl NewRun<'_> {
                 results.path().display()
             )));
         }
-        if run.plan_sha256 != self.digest() || run.profile != self.profile() {
-            return Err(LabError::other(format!(
-                "{} holds a run of another plan ({}, {} profile): give another directory with --results, or the plan that is in it{}",
-                results.path().display(),
-                run.name,
-                run.profile,
-                if self.files.is_empty() {
-                    ""
-                } else {
-                    ", with the files that it had"
-                }
-            )));
+        if results.plan_text()? != self.plan_text || run.profile != self.profile() {
+            return Err(self.is_another(results));
         }
         // The schedule refers to treatments by position.
         let same = |(begun, now): (&Treatment, &Treatment)| begun.label == now.label;
@@ -108,6 +101,21 @@ impl NewRun<'_> {
         Ok(())
     }
 
+    fn is_another(&self, results: &ResultsDir) -> LabError {
+        let run = results.run();
+        LabError::other(format!(
+            "{} holds a run of another plan ({}, {} profile): give another directory with --results, or the plan that is in it{}",
+            results.path().display(),
+            run.name,
+            run.profile,
+            if self.files.is_empty() {
+                ""
+            } else {
+                ", with the files that it had"
+            }
+        ))
+    }
+
     /// The digest of the plan's text and of its files.
     fn digest(&self) -> String {
         let mut digest = Sha256::new_with_prefix(self.plan_text);
@@ -118,21 +126,6 @@ impl NewRun<'_> {
     fn profile(&self) -> &'static str {
         if self.is_quick { "quick" } else { "full" }
     }
-}
-
-/// Checks that a directory without a run is empty or absent.
-///
-/// # Errors
-/// When it holds something else.
-pub(super) fn check_empty(path: &Path) -> Result<(), LabError> {
-    let mut entries = path.read_dir().into_iter().flatten();
-    if entries.next().is_some() {
-        return Err(LabError::other(format!(
-            "{} exists and holds no run of vtax: give an empty or new directory with --results",
-            path.display()
-        )));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -174,6 +167,9 @@ mod tests {
             let opened = new.open(&path, &roots, treatments(labels));
             opened.map(|results| results.run().schedule.len())
         };
+        // What a run leaves that is killed before its record is written.
+        std::fs::create_dir_all(path.join("trials")).unwrap();
+        std::fs::write(path.join("plan.toml"), "a plan").unwrap();
         assert_eq!(open("a plan", &["one", "two"]).unwrap(), 4);
         assert_eq!(open("a plan", &["one", "two"]).unwrap(), 4);
         let reported = |found: Result<usize, LabError>| found.unwrap_err().to_string();

@@ -10,7 +10,6 @@ use crate::LabError;
 use crate::external::look::{self, GuestLook};
 use crate::place::actor::this_system;
 use crate::plan::{PlannedTreatment, schedule};
-use crate::run::directory::check_empty;
 use crate::run::{PlanTrials, Planned, RunOptions, busy};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +21,7 @@ use vtax_host::roots::Roots;
 use vtax_host::settings::Settings;
 use vtax_host::signals::Signals;
 use vtax_load::workload::{Program, command};
-use vtax_results::{ResultsDir, ResultsError, Treatment};
+use vtax_results::{ResultsDir, ResultsError};
 
 /// Space in a guest beside the copy of vtax, in KiB: for what its shell writes.
 const SPARE_KIB: u64 = 10 << 10;
@@ -354,15 +353,7 @@ impl DryRun {
         let (finished, state) = match ResultsDir::open(&options.results) {
             Ok(results) => {
                 results.verify()?;
-                // The digests of the plan's files are known when the images are there, in the run itself.
-                let is_of_plan = results.plan_text()? == planned.text;
-                let records = planned.records();
-                let labels = |all: &[Treatment]| -> Vec<String> {
-                    all.iter().map(|one| one.label.clone()).collect()
-                };
-                if !is_of_plan || labels(&results.run().treatments) != labels(&records) {
-                    planned.new_run("").check(&results, &records)?;
-                }
+                planned.new_run("").check(&results, &planned.records())?;
                 let finished = results.trial_indexes();
                 let state = format!(
                     "goes on with its run, of which {} trials exist",
@@ -371,7 +362,7 @@ impl DryRun {
                 (finished, state)
             }
             Err(ResultsError::NotARun(_)) => {
-                check_empty(&options.results)?;
+                ResultsDir::check_free(&options.results)?;
                 (Vec::new(), "is created".to_owned())
             }
             Err(cause) => return Err(cause.into()),
