@@ -4,7 +4,7 @@
 use crate::report::GIGABYTE;
 use crate::store::Facts;
 use crate::summary::{Guest, Recording, Use};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use vtax_core::metric::{self, Metric};
 use vtax_core::{Source, counted};
 use vtax_report::analysis::judge;
@@ -21,8 +21,6 @@ const FEWEST: f64 = 1000.0;
 const LEAST_GB: f64 = FEWEST * 1e3 / GIGABYTE;
 /// Least processor time of a guest in a recording, in seconds: less is noise.
 const LEAST_CPU: f64 = 1.0;
-/// Facts about the host that differ with every boot, and say nothing about its costs.
-const NO_CHANGE: [&str; 3] = ["boot_id", "programs", "vtax"];
 /// Differing facts that a comparison names.
 const MOST_FACTS: usize = 12;
 /// Length of a named fact.
@@ -209,44 +207,14 @@ fn cautions(before: &Recording, after: &Recording, small: usize) -> Vec<String> 
     differs("rule for idle energy", mine, theirs);
     let model = |of: &Facts| of.energy_model.clone().unwrap_or_default();
     differs("power model", model(old), model(new));
-    for (name, old, new) in changed_facts(old, new).into_iter().take(MOST_FACTS) {
-        differs(&format!("host's {name}"), old, new);
+    let hosts = host_differences(&old.host, &new.host);
+    for one in hosts.into_iter().take(MOST_FACTS) {
+        let value = |value: Option<String>| value.unwrap_or_default();
+        differs(
+            &format!("host's {}", one.fact),
+            value(one.first),
+            value(one.other),
+        );
     }
     cautions
-}
-
-/// The facts about the host that differ, by their path in `host.json`.
-fn changed_facts(before: &Facts, after: &Facts) -> Vec<(String, String, String)> {
-    let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
-    flatten("", &before.host, &mut old);
-    flatten("", &after.host, &mut new);
-    let mut names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-    names.retain(|name| !NO_CHANGE.contains(&name.split('.').next().unwrap_or(name)));
-    let both = names.into_iter().map(|name| {
-        let value = |of: &BTreeMap<String, String>| of.get(name).cloned().unwrap_or_default();
-        (name.clone(), value(&old), value(&new))
-    });
-    both.filter(|(_, old, new)| old != new).collect()
-}
-
-/// Nesting of facts that is followed; deeper ones are compared as text.
-const DEEPEST_FACTS: usize = 4;
-
-fn flatten(path: &str, value: &serde_json::Value, into: &mut BTreeMap<String, String>) {
-    match value {
-        serde_json::Value::Object(fields) if path.split('.').count() < DEEPEST_FACTS => {
-            for (name, value) in fields {
-                let path = match path {
-                    "" => name.clone(),
-                    path => format!("{path}.{name}"),
-                };
-                flatten(&path, value, into);
-            }
-        }
-        serde_json::Value::Null => {}
-        fact => {
-            let text = fact.as_str().map(str::to_owned);
-            into.insert(path.to_owned(), text.unwrap_or_else(|| fact.to_string()));
-        }
-    }
 }

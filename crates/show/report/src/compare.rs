@@ -147,14 +147,10 @@ pub fn compare_of(of: Of, first: &Analysis, others: &[&Analysis]) -> RunComparis
                 bound(row, before, &after);
             }
             let label = row.treatment.as_str();
-            match (
-                of,
-                row.withheld.clone(),
-                after.get(label).zip(before.get(label)),
-            ) {
-                (Of::Tax, Some(why), _) if row.ratio.is_some() => withheld::withhold(row, why),
-                (Of::Cost, _, Some((new, old))) => withheld::judge(row, new, old, None),
-                _ => {}
+            match (of, after.get(label).zip(before.get(label))) {
+                (Of::Tax, _) => withheld::keep(row),
+                (Of::Cost, Some((new, old))) => withheld::judge(row, new, old, None),
+                (Of::Cost, None) => {}
             }
         }
     }
@@ -162,7 +158,7 @@ pub fn compare_of(of: Of, first: &Analysis, others: &[&Analysis]) -> RunComparis
     let kinds = rows.map(|row| row.certainty).collect();
     RunComparison {
         first: named(first),
-        cautions: cautions(of, first, others, kinds),
+        cautions: cautions(of, first, others, &compared, kinds),
         others: compared,
         minimum_effect,
     }
@@ -180,7 +176,7 @@ fn bound(knee: &mut Comparison, before: &Labelled<'_>, after: &Labelled<'_>) {
     }
 }
 
-pub(crate) type Labelled<'a> = HashMap<&'a str, &'a TreatmentSummary>;
+type Labelled<'a> = HashMap<&'a str, &'a TreatmentSummary>;
 
 /// Facts of a treatment that decide its speed: name in the environment, name in messages, and whether costs are not
 /// comparable across it.
@@ -191,11 +187,7 @@ const ENVIRONMENT: [(&str, &str, bool); 3] = [
 ];
 
 /// The differences of the hosts of two runs, and of what their treatments ran on.
-pub(crate) fn hosts(
-    first: &Analysis,
-    before: &Labelled<'_>,
-    other: &Analysis,
-) -> Vec<HostDifference> {
+fn hosts(first: &Analysis, before: &Labelled<'_>, other: &Analysis) -> Vec<HostDifference> {
     let mut all = host_differences(&first.fleet.host, &other.fleet.host);
     for (name, fact, decides) in ENVIRONMENT {
         let differing = other.treatments.iter().find_map(|after| {
@@ -218,7 +210,7 @@ pub(crate) fn hosts(
 /// The treatments of `first` by the labels of those of `other` that are compared with them: of the same label, or, where
 /// no label is the same and each run has one workload, of the same platform and factors. The workload of a command has
 /// the name of its program, and the next version may have another.
-pub(crate) fn counterparts<'a>(first: &'a Analysis, other: &'a Analysis) -> Labelled<'a> {
+fn counterparts<'a>(first: &'a Analysis, other: &'a Analysis) -> Labelled<'a> {
     let before = first.by_label();
     let matched = |of: &dyn Fn(&Treatment) -> Option<&'a TreatmentSummary>| -> Labelled<'a> {
         let treatments = other.treatments.iter().map(|after| &after.treatment);
@@ -335,7 +327,13 @@ fn tax_comparisons(first: &Analysis, before: &Labelled<'_>, other: &Analysis) ->
     pairs.collect()
 }
 
-fn cautions(of: Of, first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec<String> {
+fn cautions(
+    of: Of,
+    first: &Analysis,
+    others: &[&Analysis],
+    compared: &[ComparedRun],
+    kinds: Kinds,
+) -> Vec<String> {
     let mut cautions = Vec::new();
     if kinds.has_intervals() && of == Of::Cost {
         let apart = "The runs were not interleaved: a change of the host between them looks like a difference.";
@@ -347,7 +345,7 @@ fn cautions(of: Of, first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec
     }
     let all = ('A'..).zip(once(first).chain(others.iter().copied()));
     cautions.extend(all.filter_map(|(letter, run)| suspicion(letter, run)));
-    for (letter, other) in ('B'..).zip(others) {
+    for ((letter, other), run) in ('B'..).zip(others).zip(compared) {
         let mut differ = |what: &str, how: String| {
             cautions.push(format!("The {what} of A and {letter} differ{how}."));
         };
@@ -356,8 +354,7 @@ fn cautions(of: Of, first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec
             Some(keys) if !keys.is_empty() => differ("plans", format!(": {}", few(&keys))),
             _ => {}
         }
-        let hosts = hosts(first, &counterparts(first, other), other);
-        let hosts: Vec<String> = hosts.iter().map(HostDifference::in_words).collect();
+        let hosts: Vec<String> = run.hosts.iter().map(HostDifference::in_words).collect();
         if !hosts.is_empty() {
             differ("hosts", format!(": {}", few(&hosts)));
         }

@@ -2,7 +2,7 @@
 //! Gates: limits for the change of a metric between two runs, or for a tax of one run, which a pipeline fails on.
 
 use crate::analysis::{Analysis, Comparison};
-use crate::compare::{ComparedRun, RunComparison, compare_of, counterparts, few, hosts, named};
+use crate::compare::{ComparedRun, RunComparison, compare_of, few, named};
 use crate::history::{History, Series};
 use crate::reference::Reference;
 use serde::Serialize;
@@ -246,13 +246,14 @@ fn judge_each<'a>(
             let own = match (gate.is_of_one_run, planned.of) {
                 (true, _) => judge_gate(gate, &ComparedRun::alone(run))?,
                 (false, of) => {
-                    if of == Of::Cost {
-                        let hosts = hosts(first, &counterparts(first, run), run);
-                        across.check(gate, &named(run), &named(first), &hosts)?;
-                    }
                     let compared = if of == Of::Tax { taxes } else { costs };
-                    let run = compared.others.get(at);
-                    run.map_or_else(|| Ok(Vec::new()), |run| judge_gate(gate, run))?
+                    let Some(run) = compared.others.get(at) else {
+                        continue;
+                    };
+                    if of == Of::Cost {
+                        across.check(gate, &run.run, &compared.first, &run.hosts)?;
+                    }
+                    judge_gate(gate, run)?
                 }
             };
             judged.extend(own.into_iter().map(|one| JudgedGate {
@@ -424,7 +425,9 @@ fn of_window(
         (true, Some(best)) => (found.new.value / best.value, None),
         _ => {
             let ratio = found.ratio(confidence).ok_or_else(|| {
-                format!("{runs} of this level before it, and {FEWEST_IN_WINDOW} are needed")
+                format!(
+                    "{runs} to judge it by, and the scatter from run to run needs {FEWEST_IN_WINDOW} of one level"
+                )
             })?;
             (ratio.0, Some(ratio.1))
         }

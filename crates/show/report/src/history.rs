@@ -392,7 +392,7 @@ impl Series {
     }
 }
 
-fn geometric_mean(values: &[f64]) -> f64 {
+pub(crate) fn geometric_mean(values: &[f64]) -> f64 {
     (values.iter().map(|value| value.ln()).sum::<f64>() / values.len().max(1) as f64).exp()
 }
 

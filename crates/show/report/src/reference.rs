@@ -4,9 +4,9 @@
 //! A worse level does not become the reference by lasting: the reference is the best level since the last run that a person
 //! accepted, without the runs that missed the gate themselves. The scatter from run to run is that within all levels.
 
-use crate::history::{Point, Series};
+use crate::history::{Point, Series, geometric_mean};
 use vtax_results::limit::Gate;
-use vtax_results::stats::{Interval, RunValue, mean, ratio_to_window};
+use vtax_results::stats::{Interval, RunValue, ratio_to_window};
 
 /// The last run of a series and the runs that it is judged by.
 pub(crate) struct Reference<'a> {
@@ -56,19 +56,17 @@ impl<'a> Reference<'a> {
         }
         let mut all = levels(series, &since);
         let centre = |level: &[&Point]| {
-            mean(
-                &level
-                    .iter()
-                    .map(|point| point.value.ln())
-                    .collect::<Vec<_>>(),
-            )
-            .unwrap_or(0.0)
+            geometric_mean(&level.iter().map(|point| point.value).collect::<Vec<_>>())
         };
-        let best = (0..all.len()).reduce(|best, one| {
-            let [a, b] = [best, one].map(|at| all.get(at).map_or(0.0, |level| centre(level)));
-            if gate.is_better(b, a) { one } else { best }
+        let centres = all.iter().map(|level| centre(level)).enumerate();
+        let best = centres.reduce(|best, one| {
+            if gate.is_better(one.1, best.1) {
+                one
+            } else {
+                best
+            }
         });
-        let worse = all.split_off(best.map_or(0, |best| best + 1));
+        let worse = all.split_off(best.map_or(0, |(best, _)| best + 1));
         let best = all.pop().unwrap_or_default();
         found.others.extend(all);
         for one in worse.iter().flatten() {
@@ -123,7 +121,7 @@ mod tests {
     use super::*;
     use vtax_core::Source;
     use vtax_results::Better;
-    use vtax_results::stats::{OwnError, Random};
+    use vtax_results::stats::{OwnError, Random, mean};
     use vtax_testkit::results::normal;
 
     /// Runs of five pairs. A run scatters by `between` around its level, its pairs by 5 %; the last run's by `within`.
@@ -248,7 +246,7 @@ mod tests {
         assert_eq!((since.worse_since, since.window.len()), (None, 5));
         let (ratio, _) = since.ratio(0.95).unwrap();
         assert!((0.9..1.1).contains(&ratio), "{ratio}");
-        // The scatter of the level before tells from the first night on how far a run may lie.
+        // The first run after an accepted one is judged by the scatter of the earlier level.
         let (first, _) = of(Some(14)).ratio(0.95).unwrap();
         assert!((0.9..1.1).contains(&first), "{first}");
         // A level that is better is the reference without a word.

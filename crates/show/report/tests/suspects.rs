@@ -145,8 +145,9 @@ fn trials_that_are_lost_by_treatment_end_every_claim_that_they_could_overturn() 
     // One of ten is no pattern.
     let (_folder, analysis) = lost(10, 0..1, 1.0);
     assert_ne!(cpu(&analysis).judgement.verdict, Verdict::Withheld);
-    let told = |one: &&Sentence| one.workload == "iperf3-receive" && one.metric == "cpu.per_work";
-    let sentence = analysis.sentences.iter().find(told).unwrap();
+    let is_of_cpu =
+        |one: &&Sentence| one.workload == "iperf3-receive" && one.metric == "cpu.per_work";
+    let sentence = analysis.sentences.iter().find(is_of_cpu).unwrap();
     assert!(
         sentence.text.contains("n = 9 pairs of 10"),
         "{}",

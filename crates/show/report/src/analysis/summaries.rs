@@ -339,6 +339,11 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Trials that ended and can be read.
+    pub(super) fn ended(&self) -> usize {
+        self.counted + self.suspect + self.failed
+    }
+
     /// Counts the outcomes of `trials`, which are all planned ones.
     pub(super) fn from_trials<'a>(trials: impl IntoIterator<Item = &'a Read>) -> Self {
         let mut went = Self::default();

@@ -30,12 +30,17 @@ struct Side {
 }
 
 impl Side {
-    fn of(summary: &TreatmentSummary, metric: &MetricSummary) -> Self {
-        let counts = summary.counts;
-        let ended = counts.counted + counts.suspect + counts.failed;
+    fn new(summary: &TreatmentSummary, metric: &MetricSummary) -> Self {
+        let ended = summary.counts.ended();
+        // A trial without a knee counts: the knee is beyond its levels, and the ratio a bound.
+        let counts = if metric::KNEE.is(&metric.name) {
+            summary.counts.counted
+        } else {
+            metric.values.len()
+        };
         Self {
             ended,
-            lost: ended.saturating_sub(metric.values.len()),
+            lost: ended.saturating_sub(counts),
         }
     }
 
@@ -56,9 +61,7 @@ pub(crate) fn judge(
     other: &TreatmentSummary,
     pairs: Option<&Pairs>,
 ) {
-    use Verdict::{Different, NoDifferenceShown, Same};
-    let verdict = comparison.judgement.verdict;
-    if !matches!(verdict, Different | NoDifferenceShown | Same) || comparison.certainty.is_exact() {
+    if !is_claim(comparison) {
         return;
     }
     let metrics = [own, other].map(|of| of.metric(&comparison.metric));
@@ -72,7 +75,7 @@ pub(crate) fn judge(
         withhold(comparison, why.to_owned());
         return;
     }
-    let (a, b) = (Side::of(own, mine), Side::of(other, theirs));
+    let (a, b) = (Side::new(own, mine), Side::new(other, theirs));
     let many = |side: Side| side.lost * FIFTH > side.ended;
     let is_unequal = fisher_p((a.lost, a.ended), (b.lost, b.ended)) < UNEQUAL;
     if !many(a) && !many(b) && !is_unequal {
@@ -97,7 +100,7 @@ pub(crate) fn judge(
         };
         agree <= most && sign_test_p(agree, most) < ALPHA
     };
-    if verdict == Different && holds_anyway() {
+    if comparison.judgement.verdict == Verdict::Different && holds_anyway() {
         return;
     }
     let (a, b) = (
@@ -106,7 +109,7 @@ pub(crate) fn judge(
     );
     withhold(
         comparison,
-        format!("{a} and {b} do not count, and these may be the slow ones"),
+        format!("{a} and {b} have no value that counts, and these may be the slow ones"),
     );
 }
 
@@ -116,8 +119,26 @@ fn agreeing(pairs: impl Iterator<Item = (f64, f64)>, is_upwards: bool) -> usize 
     agree.count()
 }
 
-/// Withholds the verdict for a reason.
-pub(crate) fn withhold(comparison: &mut Comparison, why: String) {
+/// Whether a comparison has a verdict on a difference by its scatter.
+fn is_claim(comparison: &Comparison) -> bool {
+    let verdict = comparison.judgement.verdict;
+    let is_on_difference = matches!(
+        verdict,
+        Verdict::Different | Verdict::NoDifferenceShown | Verdict::Same
+    );
+    is_on_difference && !comparison.certainty.is_exact()
+}
+
+/// Withholds the verdict on the ratio of two taxes of which one was withheld.
+pub(crate) fn keep(comparison: &mut Comparison) {
+    if let Some(why) = comparison.withheld.clone()
+        && is_claim(comparison)
+    {
+        withhold(comparison, why);
+    }
+}
+
+fn withhold(comparison: &mut Comparison, why: String) {
     comparison.judgement.verdict = Verdict::Withheld;
     comparison.judgement.needed = None;
     comparison.judgement.is_below_floor = false;

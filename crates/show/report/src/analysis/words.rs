@@ -7,7 +7,7 @@ use vtax_core::counted;
 use vtax_core::metric;
 use vtax_results::Treatment;
 use vtax_results::numbers::{percent, ratio};
-use vtax_results::stats::{REPEATS_WITHIN, Verdict};
+use vtax_results::stats::{REPEATS_WITHIN, Tax, Verdict};
 
 /// Adds the plan's platform name to the noun of platforms that would share one.
 pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
@@ -181,15 +181,13 @@ fn sentence(
         );
     };
     let mut evidence = format!("n = {n}");
-    let counts = [treatment.counts, baseline.counts];
-    let ended = counts.map(|counts| counts.counted + counts.suspect + counts.failed);
-    if let Some(tax) = comparison
+    let ended = treatment.counts.ended().max(baseline.counts.ended());
+    let is_of_pairs = |tax: &Tax| tax.paired && !comparison.judgement.over_machines;
+    if comparison
         .tax
-        .filter(|tax| tax.paired && !comparison.judgement.over_machines)
-        && let Some(most) = ended.into_iter().max()
-        && tax.n < most
+        .is_some_and(|tax| is_of_pairs(&tax) && tax.n < ended)
     {
-        evidence.push_str(&format!(" of {most}"));
+        evidence.push_str(&format!(" of {ended}"));
     }
     if comparison.tax.is_some_and(|tax| !tax.paired) {
         evidence.push_str(", unpaired");
