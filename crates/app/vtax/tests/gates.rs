@@ -132,9 +132,10 @@ fn a_gate_that_cannot_be_read_or_fits_nothing_is_a_usage_error_with_the_place_or
 #[test]
 fn a_cost_is_not_gated_across_processors_and_kernels_and_a_tax_goes_on_and_says_it() {
     let work = runs(8);
+    // A record of another machine may write to no terminal.
     for (run, model, kernel) in [("base", "EPYC", "6.18"), ("new", "Atom", "5.10")] {
-        let host =
-            serde_json::json!({ "boot_id": run, "kernel": kernel, "cpu": { "model": model } });
+        let host = serde_json::json!({ "boot_id": run, "kernel": kernel, "cpu": { "model": model },
+            "clock_source": format!("\u{1b}]0;{run}\u{7}") });
         fs::write(work.path().join(run).join("host.json"), host.to_string()).unwrap();
     }
     let (code, out, err) = gated(work.path(), "cost", "cpu.per_work > +100%");
@@ -155,11 +156,11 @@ fn a_cost_is_not_gated_across_processors_and_kernels_and_a_tax_goes_on_and_says_
         out.contains("The hosts of A and B differ: processor: EPYC and Atom"),
         "{out}"
     );
-    let (code, out, _) = gated(work.path(), "tax", "cpu.per_work > +100%");
-    assert_eq!(code, Some(0), "{out}");
+    let (code, compared, _) = gated(work.path(), "tax", "cpu.per_work > +100%");
+    assert_eq!(code, Some(0), "{compared}");
     assert!(
-        out.contains("The hosts of A and B differ: processor: EPYC and Atom"),
-        "{out}"
+        compared.contains("The hosts of A and B differ: processor: EPYC and Atom"),
+        "{compared}"
     );
     // A history of costs is refused too.
     let words = |of| {
@@ -175,9 +176,18 @@ fn a_cost_is_not_gated_across_processors_and_kernels_and_a_tax_goes_on_and_says_
     };
     let (code, out, err) = ended(work.path(), &words("cost"));
     assert_eq!(code, Some(2), "{out}{err}");
-    let (code, out, err) = ended(work.path(), &words("tax"));
-    assert_eq!(code, Some(3), "{out}{err}");
-    assert!(out.contains("The host of the last run differs"), "{out}");
+    let (code, history, err) = ended(work.path(), &words("tax"));
+    assert_eq!(code, Some(3), "{history}{err}");
+    assert!(
+        history.contains("The host of the last run differs"),
+        "{history}"
+    );
+    for out in [compared, history] {
+        assert!(
+            out.contains("clock source") && !out.contains('\u{1b}'),
+            "{out:?}"
+        );
+    }
 }
 
 #[test]
