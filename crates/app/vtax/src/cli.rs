@@ -259,7 +259,7 @@ pub enum TestbedCommand {
         counts: PathBuf,
         /// Take the new counts as the right ones.
         #[arg(long)]
-        accept: bool,
+        accept_counts: bool,
         #[command(flatten)]
         details: Details,
     },

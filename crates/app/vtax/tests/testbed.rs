@@ -208,7 +208,7 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
         .collect();
     assert!(
         moved.is_empty(),
-        "counts moved too far:\n  {}\nif that is wanted: `vtax testbed guard --accept`, and commit plans/guard.counts.toml",
+        "counts moved too far:\n  {}\nif that is wanted: `vtax testbed guard --accept-counts`, and commit plans/guard.counts.toml",
         moved.join("\n  ")
     );
 }

@@ -121,7 +121,7 @@ impl Counts {
     pub fn write(&self, path: &Path) -> Result<(), HostError> {
         let text = toml::to_string(self)
             .map_err(|cause| HostError::Other(format!("cannot write the counts: {cause}")))?;
-        let head = "# What the guard's plan counts in testbed:kvm. `vtax testbed guard --accept` writes it.\n\n";
+        let head = "# What the guard's plan counts in testbed:kvm. `vtax testbed guard --accept-counts` writes it.\n\n";
         Ok(vtax_files::write(path, format!("{head}{text}").as_bytes())?)
     }
 

@@ -53,9 +53,9 @@ pub fn execute(command: TestbedCommand) -> Outcome {
         TestbedCommand::Guard {
             plan,
             counts,
-            accept,
+            accept_counts,
             ..
-        } => guard(&plan, &counts, accept),
+        } => guard(&plan, &counts, accept_counts),
     }
 }
 
@@ -160,7 +160,7 @@ fn remove(part: TestbedPart) -> Outcome {
     Ok(())
 }
 
-fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
+fn guard(path: &Path, counts: &Path, accept_counts: bool) -> Outcome {
     let catalogue = Catalogue::standard();
     let (plan, text) = plan::read(path, false, &catalogue)?;
     plan.check_place(&Place::Testbed(Hypervisor::Kvm))?;
@@ -196,7 +196,7 @@ fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
     drop(scratch);
     let found = found?;
     end_with_reader()?;
-    if accept {
+    if accept_counts {
         found.write(counts)?;
         outln!(
             "{} written to {}; commit it",
@@ -219,7 +219,7 @@ fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
         outln!("{line}")?;
     }
     Err(format!(
-        "{} of {} moved by more than {} %; if that is wanted, `vtax testbed guard --accept` and commit {}",
+        "{} of {} moved by more than {} %; if that is wanted, `vtax testbed guard --accept-counts` and commit {}",
         moved.len(),
         counted(found.len(), "count"),
         TOLERANCE * 100.0,
