@@ -20,6 +20,7 @@ pub struct Browser {
     input: ChildStdin,
     printed: Receiver<Value>,
     events: Vec<Value>,
+    expected: Vec<&'static str>,
     id: u64,
     session: Option<String>,
     _profile: tempfile::TempDir,
@@ -65,6 +66,7 @@ impl Browser {
             input,
             printed,
             events: Vec::new(),
+            expected: Vec::new(),
             id: 0,
             session: None,
             _profile: profile,
@@ -149,7 +151,13 @@ impl Browser {
         self.send("Emulation.setEmulatedMedia", theme);
     }
 
-    /// The errors and warnings in the console since the last call.
+    /// From now on, complaints with this text are none. The browser may report an error after the page has shown it, and
+    /// after the next page is open.
+    pub fn expect(&mut self, text: &'static str) {
+        self.expected.push(text);
+    }
+
+    /// The errors and warnings in the console since the last call, without those that are expected.
     pub fn complaints(&mut self) -> Vec<String> {
         // A response arrives after all events before it.
         self.eval("0");
@@ -165,7 +173,9 @@ impl Browser {
                 .contains(&level)
                 .then(|| parameters.to_string())
         };
-        let complaints = self.events.iter().filter_map(complaint).collect();
+        let expected = |text: &String| self.expected.iter().any(|part| text.contains(part));
+        let complaints = self.events.iter().filter_map(complaint);
+        let complaints = complaints.filter(|text| !expected(text)).collect();
         self.events
             .retain(|event| event["method"] == "Network.requestWillBeSent");
         complaints

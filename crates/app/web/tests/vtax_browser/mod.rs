@@ -258,10 +258,10 @@ fn the_page_works_in_a_browser() {
     ));
     browser.until("document.querySelectorAll('canvas').length === 5");
     assert_eq!(browser.complaints(), Vec::<String>::new());
+    // The response is an error on purpose.
+    browser.expect("guest=4000");
     browser.open(&format!("{page}/#/guest/4000"));
     browser.until("document.querySelector('[role=alert]') !== null");
-    // The response is an error on purpose.
-    browser.complaints();
 
     // A server that starts no runs says where they are started.
     looked_at(
@@ -278,12 +278,12 @@ fn the_page_works_in_a_browser() {
     browser.open(&format!("{page}/#/host"));
     browser.until(&format!("{rows} === 40"));
     let address = server.address();
+    browser.expect("net::ERR_");
     drop(server);
     browser
         .until("document.querySelector('[role=status]').innerText.includes('connection is lost')");
     let server = going.serve(folder.path(), address);
     browser.until("document.querySelector('[role=status]').innerText === ''");
-    browser.complaints();
 
     // No results at first, then two runs and one in progress.
     looked_at(
@@ -365,7 +365,8 @@ fn the_page_works_in_a_browser() {
     browser.until("document.querySelector('.progress').innerText.startsWith('Complete')");
     browser.until("document.body.innerText.includes('Not to be trusted')");
 
-    // A report draws its figures in its sandbox.
+    // A report draws its figures in its sandbox, where Vega prints warnings.
+    browser.expect("\"WARN\"");
     browser.open(&format!("{page}/report?dir=one"));
     let drawn = "document.querySelectorAll('.plot svg.marks').length";
     browser.until(&format!("{drawn} === 1"));
@@ -378,18 +379,14 @@ fn the_page_works_in_a_browser() {
         assert_eq!(look["wide"], 0, "{width}: {look}");
     }
     browser.screen(1280, "light");
+    for refused in ["Content Security Policy", "CORS"] {
+        browser.expect(refused);
+    }
     assert_eq!(
         browser.eval("fetch('/api/about').then(() => 'read', () => 'refused')"),
         "refused"
     );
-    // The request that was just refused is reported, and Vega prints warnings.
-    let known = |text: &String| {
-        let all = ["Content Security Policy", "CORS", "\"WARN\""];
-        all.iter().any(|one| text.contains(one))
-    };
-    let mut other = browser.complaints();
-    other.retain(|text| !known(text));
-    assert_eq!(other, Vec::<String>::new());
+    assert_eq!(browser.complaints(), Vec::<String>::new());
 
     for request in browser.requests() {
         let own = [page.as_str(), "data:", "blob:", "about:"];

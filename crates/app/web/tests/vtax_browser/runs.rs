@@ -113,6 +113,7 @@ fn runs_are_started_and_asked_to_end_in_a_browser() {
         &format!("{page}/#/enter"),
         &text("operator’s token"),
     );
+    browser.expect("status of 403");
     browser.open(&format!("{page}/#token=guess"));
     browser.until(&text("no token of this server"));
     assert_eq!(
@@ -120,8 +121,6 @@ fn runs_are_started_and_asked_to_end_in_a_browser() {
         "",
         "a token does not stay in the address"
     );
-    // The refusal is an error in the console.
-    browser.complaints();
     browser.open(&format!("{page}/#/enter"));
     browser.until("document.querySelector('input[type=password]') !== null");
     browser.eval(&format!(
@@ -210,11 +209,11 @@ fn runs_are_started_and_asked_to_end_in_a_browser() {
     browser.until("!document.querySelector('.primary').disabled");
 
     // The run is started, and its progress is shown.
+    // The browser requests the notes before their directory exists.
+    browser.expect("/api/notes?dir=");
     click(&mut browser, ".primary");
     browser.until("location.hash === '#/run/new%2Fsmall'");
     browser.until(&text("for 1 s: measure"));
-    // The browser requested the notes before their directory existed.
-    browser.complaints();
     let progress = "document.querySelector('.progress').innerText";
     browser.until(&format!("{progress}.startsWith('Running')"));
     looked_at(
@@ -236,13 +235,13 @@ fn runs_are_started_and_asked_to_end_in_a_browser() {
         "{progress}.startsWith('Pausing after this trial')"
     ));
     let address = server.address();
+    browser.expect("net::ERR_");
     drop(server);
     browser.until(&format!("{progress}.includes('connection is lost')"));
     let server = serve(&going, folder, address, false);
     browser.until(&format!(
         "{progress}.startsWith('Pausing after this trial')"
     ));
-    browser.complaints();
     fake::pace(folder, 800);
     browser.until(&format!("{progress}.startsWith('Paused')"));
     browser.until(&text("the same command goes on"));
@@ -314,10 +313,8 @@ fn runs_are_started_and_asked_to_end_in_a_browser() {
     browser.until("document.querySelector('textarea') !== null");
     assert_eq!(browser.eval(&sent), 200);
     browser.until(&text("climbs · "));
-    browser.complaints();
     browser.open(&format!("{page}/#/run/climbs"));
     browser.until(&text("30 of 40 so far"));
-    browser.complaints();
     looked_at(
         &mut browser,
         &format!("{page}/#/run/climbs"),
