@@ -4,12 +4,14 @@
 //! Each version of a user's image or files is an image of its own. A cache keeps those that were used last. A process
 //! holds a shared lock on each image that it uses until it ends, so that no other process removes it.
 
-use super::build::{Building, pack, publish, require_root_and_programs, require_space, run_logged};
+use super::build::{
+    Building, ROOM_MIB, pack, publish, require_root_and_programs, require_space, run_logged,
+};
 use super::{GuestFiles, lock, lock_name, remove_abandoned, remove_unmounted};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
@@ -55,7 +57,9 @@ pub(super) fn ensure<T>(
     }
     require_root_and_programs()?;
     Dir::create(&images)?;
-    require_space(&images)?;
+    // The tree is linked, and packed once more.
+    let below = fs::metadata(&base.image).map_or(0, |image| image.blocks() * 512);
+    require_space(&images, (below >> 20) + ROOM_MIB)?;
     release(&images, hash);
     let lock = lock(&images, hash, progress)?;
     // Another process may have made it while this one waited for the lock.

@@ -12,7 +12,10 @@ use vtax_host::roots::PATH;
 use vtax_host::{HostError, Roots};
 
 /// The required space in MiB: a tree of 420 MB, its image, mmdebstrap's downloads, and room for a longer recipe.
-const NEEDED_MIB: u64 = 2048;
+pub(super) const NEEDED_MIB: u64 = 2048;
+
+/// Room beside the image below for the files that an image above it gets, in MiB.
+pub(super) const ROOM_MIB: u64 = 512;
 
 /// Room for writes in the image beyond the tree itself. The file is sparse.
 const HEADROOM_MIB: u64 = 256;
@@ -48,7 +51,7 @@ pub(super) fn build(
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), HostError> {
     require_root_and_programs()?;
-    require_space(images)?;
+    require_space(images, NEEDED_MIB)?;
     let building = Building::new(images, hash)?;
     let dir = building.path();
     // The tree is read by QEMU, by runtimes and by services that drop root.
@@ -160,16 +163,20 @@ pub(super) fn require_root_and_programs() -> Result<(), HostError> {
     Ok(())
 }
 
-pub(super) fn require_space(images: &Path) -> Result<(), HostError> {
+/// Checks that a directory has space for an image.
+///
+/// # Errors
+/// When fewer than `needed_mib` are free.
+pub(super) fn require_space(images: &Path, needed_mib: u64) -> Result<(), HostError> {
     let stat = rustix::fs::statvfs(images)
         .map_err(|cause| HostError::file("read", images)(cause.into()))?;
     let free_mib = stat.f_bavail.saturating_mul(stat.f_frsize) >> 20;
-    if free_mib >= NEEDED_MIB {
+    if free_mib >= needed_mib {
         return Ok(());
     }
     Err(HostError::Missing {
         what: format!(
-            "space for the guest image in {} ({free_mib} MiB free, {NEEDED_MIB} MiB needed)",
+            "space for the guest image in {} ({free_mib} MiB free, {needed_mib} MiB needed)",
             images.display()
         ),
         remedy: "free some, or set VTAX_CACHE_DIR to a directory on a larger disk".into(),
@@ -696,7 +703,9 @@ mod tests {
     #[test]
     fn too_little_space_is_reported_with_both_numbers() {
         // /proc has no free space on any machine.
-        let text = require_space(Path::new("/proc")).unwrap_err().to_string();
+        let text = require_space(Path::new("/proc"), NEEDED_MIB)
+            .unwrap_err()
+            .to_string();
         assert!(
             text.contains("0 MiB free, 2048 MiB needed") && text.contains("VTAX_CACHE_DIR"),
             "{text}"

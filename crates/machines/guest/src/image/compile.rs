@@ -2,7 +2,8 @@
 //! Compiles programs from source, in a temporary Debian system.
 
 use super::build::{
-    building_prefix, mmdebstrap, require_root_and_programs, require_space, run_logged, sources,
+    NEEDED_MIB, building_prefix, mmdebstrap, require_root_and_programs, require_space, run_logged,
+    sources,
 };
 use super::{lock, remove_abandoned};
 use std::fs::{self, File};
@@ -35,7 +36,7 @@ pub fn compile(
         return Ok(());
     }
     remove_abandoned(parent, &name, progress)?;
-    require_space(parent)?;
+    require_space(parent, NEEDED_MIB)?;
     let building = tempfile::Builder::new()
         .prefix(&building_prefix(&name))
         .tempdir_in(parent)
