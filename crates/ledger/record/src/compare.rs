@@ -132,6 +132,7 @@ pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
     RunComparison {
         first: named(before),
         others: vec![ComparedRun {
+            is_alone: false,
             run: named(after),
             only_first: only(&old, &new),
             only_here: only(&new, &old),

@@ -35,6 +35,9 @@ pub struct RunComparison {
 pub struct ComparedRun {
     /// The run: directory, name and start.
     pub run: String,
+    /// Whether it is compared with itself alone.
+    #[serde(skip)]
+    pub is_alone: bool,
     /// Labels of treatments that only the first run has.
     pub only_first: Vec<String>,
     /// Labels of treatments that only this run has.
@@ -57,6 +60,8 @@ pub struct Shared {
     pub label: String,
     /// Its platform.
     pub platform: String,
+    /// Its variant.
+    pub variant: Option<String>,
     /// The metrics with a direction that it has in either run.
     pub metrics: BTreeSet<String>,
 }
@@ -66,6 +71,7 @@ impl ComparedRun {
     pub(crate) fn alone(run: &Analysis) -> Self {
         Self {
             run: named(run),
+            is_alone: true,
             only_first: Vec::new(),
             only_here: Vec::new(),
             hosts: Vec::new(),
@@ -118,6 +124,7 @@ pub fn compare_of(of: Of, first: &Analysis, others: &[&Analysis]) -> RunComparis
         let (mine, theirs) = (first.treatments.iter(), other.treatments.iter());
         ComparedRun {
             run: named(other),
+            is_alone: false,
             only_first: labels(mine.filter(|one| {
                 let mut found = before.values();
                 !found.any(|other| other.treatment.label == one.treatment.label)
@@ -249,6 +256,7 @@ fn shared(of: Of, before: &Labelled<'_>, other: &Analysis) -> Vec<Shared> {
         Some(Shared {
             label: after.treatment.label.clone(),
             platform: after.treatment.platform.clone(),
+            variant: after.treatment.variant().map(str::to_owned),
             metrics: metrics.map(|metric| metric.name.clone()).collect(),
         })
     });

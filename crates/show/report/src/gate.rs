@@ -7,6 +7,7 @@ use crate::history::{History, Series};
 use crate::reference::Reference;
 use serde::Serialize;
 use std::cell::LazyCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use vtax_core::{counted, metric};
 pub use vtax_results::limit::{Gate, GateError, Of, PlannedGate};
@@ -110,7 +111,13 @@ pub fn judge(
     let gates: Vec<PlannedGate> = (gates.iter().cloned())
         .map(|gate| PlannedGate { gate, of })
         .collect();
-    judge_each(first, others, across, |_| Ok(&gates))
+    judge_each(
+        first,
+        others,
+        across,
+        |_| Ok(&gates),
+        |_, gate| gate.is_of_one_run,
+    )
 }
 
 /// As [`judge`], for each run by the gates of its own plan.
@@ -122,21 +129,58 @@ pub fn judge_by_plans(
     others: &[&Analysis],
     across: AcrossHosts,
 ) -> Result<Vec<JudgedGate>, GateError> {
-    judge_each(first, others, across, |run| planned(run))
+    // The gates of a plan with variants are for the changes between them.
+    let is_alone = |run: &Analysis, gate: &Gate| gate.is_of_one_run || run.has_variants();
+    judge_each(first, others, across, |run| planned(run), is_alone)
 }
 
-/// Judges the gates of a run's plan that limit the taxes of one run.
+/// Judges a run by itself: by the `given` gates, and by those of its plan that need no base run. A limit in percent is one
+/// for the change between variants, of the cost or of the tax.
 ///
 /// # Errors
-/// As [`judge_by_plans`].
-pub fn judge_run(run: &Analysis) -> Result<Vec<JudgedGate>, GateError> {
-    let alone = ComparedRun::alone(run);
-    let gates = planned(run)?.iter().map(|planned| &planned.gate);
+/// As [`judge_by_plans`], and when a given gate has a limit in percent and the run has no variants.
+pub fn judge_run(run: &Analysis, given: &[Gate]) -> Result<Vec<JudgedGate>, GateError> {
+    let has_variants = run.has_variants();
+    let given = given.iter().map(|gate| (gate, Of::Cost));
+    for (gate, _) in given.clone() {
+        if !gate.is_of_one_run && !has_variants {
+            return Err(GateError::NoVariants {
+                gate: gate.text.clone(),
+            });
+        }
+    }
+    let planned = planned(run)?
+        .iter()
+        .map(|planned| (&planned.gate, planned.of));
+    let planned = planned.filter(|(gate, _)| gate.is_of_one_run || has_variants);
     let mut judged = Vec::new();
-    for gate in gates.filter(|gate| gate.is_of_one_run) {
-        judged.extend(judge_gate(gate, &alone)?);
+    for (gate, of) in given.chain(planned) {
+        judged.extend(judge_alone(gate, of, run)?);
     }
     Ok(judged)
+}
+
+/// Judges one gate for a run by itself.
+fn judge_alone(gate: &Gate, of: Of, run: &Analysis) -> Result<Vec<JudgedGate>, GateError> {
+    let mut alone = ComparedRun::alone(run);
+    if !gate.is_of_one_run {
+        match of {
+            Of::Tax => alone.comparisons.clone_from(&run.tax_changes),
+            Of::Cost => alone.comparisons.retain(|row| run.is_across_variants(row)),
+        }
+        let changed: BTreeSet<String> =
+            run.changed().map(|of| of.treatment.label.clone()).collect();
+        let references: BTreeSet<&str> = run
+            .tax_changes
+            .iter()
+            .map(|row| row.baseline.as_str())
+            .collect();
+        alone.shared.retain(|one| {
+            let has_tax = of == Of::Cost || !references.contains(one.label.as_str());
+            changed.contains(&one.label) && has_tax
+        });
+    }
+    judge_gate(gate, &alone)
 }
 
 /// The gates of a run's plan.
@@ -196,7 +240,7 @@ pub fn judge_history(
         }
         let unsupported = history.unsupported.iter().filter(|one| {
             one.metric == gate.metric
-                && gate.applies_to(&one.treatment, &one.platform)
+                && gate.applies_to(&one.treatment, &one.platform, one.variant.as_deref())
                 && one.runs.contains(&last)
         });
         let few = unsupported.map(|one| {
@@ -235,6 +279,7 @@ fn judge_each<'a>(
     others: &[&'a Analysis],
     across: AcrossHosts,
     gates_of: impl Fn(&'a Analysis) -> Result<&'a [PlannedGate], GateError>,
+    is_alone: impl Fn(&Analysis, &Gate) -> bool,
 ) -> Result<Vec<JudgedGate>, GateError> {
     let compared: [LazyCell<RunComparison, _>; 2] =
         [Of::Tax, Of::Cost].map(|of| LazyCell::new(move || compare_of(of, first, others)));
@@ -243,8 +288,8 @@ fn judge_each<'a>(
     for (at, (letter, run)) in ('B'..).zip(others).enumerate() {
         for planned in gates_of(run)? {
             let gate = &planned.gate;
-            let own = match (gate.is_of_one_run, planned.of) {
-                (true, _) => judge_gate(gate, &ComparedRun::alone(run))?,
+            let own = match (is_alone(run, gate), planned.of) {
+                (true, of) => judge_alone(gate, of, run)?,
                 (false, of) => {
                     let compared = if of == Of::Tax { taxes } else { costs };
                     let Some(run) = compared.others.get(at) else {
@@ -268,7 +313,10 @@ fn judge_each<'a>(
 /// The series of a history that a gate is on.
 fn followed<'a>(gate: &'a Gate, history: &'a History) -> impl Iterator<Item = &'a Series> {
     let all = history.series.iter();
-    all.filter(|one| one.metric == gate.metric && gate.applies_to(&one.treatment, &one.platform))
+    all.filter(|one| {
+        one.metric == gate.metric
+            && gate.applies_to(&one.treatment, &one.platform, one.variant.as_deref())
+    })
 }
 
 /// The worst outcome: missed, then undecided. Gates that judged nothing are undecided.
@@ -278,7 +326,8 @@ pub fn worst(judged: &[JudgedGate]) -> GateOutcome {
 }
 
 fn judge_gate(gate: &Gate, run: &ComparedRun) -> Result<Vec<JudgedGate>, GateError> {
-    let applies = |row: &&Comparison| gate.applies_to(&row.treatment, &row.platform);
+    let applies =
+        |row: &&Comparison| gate.applies_to(&row.treatment, &row.platform, row.variant.as_deref());
     let rows = || run.comparisons.iter().filter(applies);
     let of_metric = || rows().filter(|row| row.metric == gate.metric);
     if let Some(name) = &gate.subject
@@ -304,11 +353,11 @@ fn judge_gate(gate: &Gate, run: &ComparedRun) -> Result<Vec<JudgedGate>, GateErr
     // A metric that vtax knows and that no run has is absent everywhere; another name is a mistake.
     let is_nowhere = all.is_empty() && metric::lookup(&gate.metric).is_some();
     let lacking = run.shared.iter().filter(|one| {
-        gate.applies_to(&one.label, &one.platform)
+        gate.applies_to(&one.label, &one.platform, one.variant.as_deref())
             && (is_nowhere || one.metrics.contains(&gate.metric))
             && of_metric().all(|row| row.treatment != one.label)
     });
-    let why = if gate.is_of_one_run {
+    let why = if run.is_alone {
         "the treatment or its baseline lacks the metric"
     } else {
         "one of the runs lacks the metric"
@@ -485,11 +534,12 @@ fn unknown<'a>(
         Some((_, remedy)) => Some(remedy.to_owned()),
         None => nearest(name, known).map(|names| format!("; nearest: {names}")),
     };
+    let is_alone = run.is_alone;
     let run = clean(&run.run);
     GateError::Unknown {
         gate: gate.text.clone(),
-        runs: if gate.is_of_one_run {
-            format!("the taxes of {run} have")
+        runs: if is_alone {
+            format!("the comparisons of {run} have")
         } else {
             format!("{run} and the base run share")
         },

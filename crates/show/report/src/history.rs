@@ -69,6 +69,9 @@ pub struct UnsupportedValues {
     pub treatment: String,
     /// Name of its platform.
     pub platform: String,
+    /// Its variant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
     /// The metric's stable name.
     pub metric: String,
     /// The indexes of the runs.
@@ -84,6 +87,9 @@ pub struct Series {
     pub treatment: String,
     /// Name of its platform.
     pub platform: String,
+    /// Its variant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
     /// Label of its baseline, of a tax.
     pub baseline: Option<String>,
     /// The metric's stable name.
@@ -238,6 +244,7 @@ fn leave_out(all: &mut Vec<UnsupportedValues>, of: Series, run: usize, reason: U
         None => all.push(UnsupportedValues {
             treatment: of.treatment,
             platform: of.platform,
+            variant: of.variant,
             metric: of.metric,
             runs: vec![run],
             reason,
@@ -271,6 +278,7 @@ impl Series {
         let series = Self {
             treatment: row.treatment.clone(),
             platform: row.platform.clone(),
+            variant: row.variant.clone(),
             baseline: Some(row.baseline.clone()),
             metric: row.metric.clone(),
             title: row.title.clone(),
@@ -301,6 +309,7 @@ impl Series {
         let series = || Self {
             treatment: of.treatment.label.clone(),
             platform: of.treatment.platform.clone(),
+            variant: of.treatment.variant().map(str::to_owned),
             baseline: None,
             metric: metric.name.clone(),
             title: metric.title.clone(),

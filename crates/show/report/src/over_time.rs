@@ -25,6 +25,7 @@ pub fn comparison(
         baseline: subject.to_owned(),
         workload: String::new(),
         platform: platform.to_owned(),
+        variant: None,
         metric: metric.name.to_owned(),
         title: metric.title.to_owned(),
         better: metric.better,

@@ -77,3 +77,5 @@ pub const NOT_TRACED: &str = "charge.not_traced";
 pub const CHARGE: &str = "observe.charge";
 /// The factor that names the load of the guests beside the target.
 pub const NEIGHBOURS: &str = "neighbours";
+/// The factor that names the variant of what is measured: a version of a program, an image, or a set of settings.
+pub const VARIANT: &str = "variant";

@@ -27,7 +27,7 @@ pub struct Gate {
     pub text: String,
     /// The metric.
     pub metric: String,
-    /// Label of the treatment, or name of the platform; `None` for every treatment with the metric.
+    /// Label of the treatment, or name of the platform or variant; `None` for every treatment with the metric.
     pub subject: Option<String>,
     /// Whether a ratio above the limit misses the gate; otherwise one below.
     pub is_upper: bool,
@@ -101,6 +101,15 @@ pub enum GateError {
         "gate `{gate}`: no run that counts has this metric of this treatment; `vtax report RESULTS --json` lists both"
     )]
     NotFollowed {
+        /// The gate.
+        gate: String,
+    },
+    /// A limit in percent for a run by itself that compares no variants.
+    #[error(
+        "gate `{gate}`: a limit in percent is for the change from another run or variant, and this run has neither: give \
+         variants (--variant NAME=VALUE), compare two runs (`vtax compare`), or limit the tax, such as `> 2x`"
+    )]
+    NoVariants {
         /// The gate.
         gate: String,
     },
@@ -225,9 +234,9 @@ impl Gate {
         }
     }
 
-    /// Whether the gate applies to a treatment with this label on this platform.
-    pub fn applies_to(&self, treatment: &str, platform: &str) -> bool {
+    /// Whether the gate applies to the treatment with this label, of this platform and variant.
+    pub fn applies_to(&self, treatment: &str, platform: &str, variant: Option<&str>) -> bool {
         let subject = self.subject.as_deref();
-        subject.is_none_or(|name| name == treatment || name == platform)
+        subject.is_none_or(|name| name == treatment || name == platform || variant == Some(name))
     }
 }

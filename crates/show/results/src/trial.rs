@@ -31,6 +31,11 @@ pub struct Treatment {
 }
 
 impl Treatment {
+    /// The variant that it measures; `None` in a plan without variants.
+    pub fn variant(&self) -> Option<&str> {
+        self.factors.get(super::VARIANT).map(String::as_str)
+    }
+
     /// The platform's kind; in records that did not keep it, the platform's name stands in.
     pub fn kind(&self) -> &str {
         if self.platform_kind.is_empty() {

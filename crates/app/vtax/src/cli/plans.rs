@@ -12,6 +12,7 @@ use vtax_lab::place::Place;
 use vtax_lab::plan::Shard;
 use vtax_lab::plan::new::Subject;
 use vtax_log::Details;
+use vtax_report::gate::Gate;
 
 #[derive(Debug, Subcommand)]
 pub enum PlanCommand {
@@ -82,6 +83,10 @@ pub struct RunArgs {
     /// Check the plan, log into its guests and look, print what a run would do in order and when, and change nothing.
     #[arg(long, conflicts_with_all = ["fleet", "part"])]
     pub dry_run: bool,
+    /// A limit for what the run finds, such as 'cpu.per_work of new > +3%' for a variant or 'cpu.per_work of qemu > 2x' for a
+    /// tax: exit status 4 where the interval is beyond it, 3 where the interval contains it. It can be given several times.
+    #[arg(long = "fail-on", value_name = "GATE", conflicts_with_all = ["fleet", "part", "shard"])]
+    pub gates: Vec<Gate>,
     #[command(flatten)]
     pub fleet: FleetArgs,
     #[command(flatten)]
@@ -90,7 +95,7 @@ pub struct RunArgs {
 
 /// A command that is measured without a plan file.
 #[derive(Debug, Default, Args)]
-#[command(group(clap::ArgGroup::new("guests").args(["platform", "image"]).multiple(true)))]
+#[command(group(clap::ArgGroup::new("guests").args(["platform", "image", "variants"]).multiple(true)))]
 pub struct CommandArgs {
     /// Measure the command after `--` on these platforms, without a plan file; the plan that is made is written beside
     /// the results. The kinds.
@@ -101,6 +106,11 @@ pub struct CommandArgs {
     /// gives another. Without --platform it runs natively, in a container and in a VM (qemu).
     #[arg(long, value_name = "IMAGE", conflicts_with_all = ["plan", "fleet", "quick"])]
     pub image: Option<String>,
+    /// Compare variants in one run, such as two builds: NAME=VALUE, first the one that the others are compared with. The value
+    /// takes the place of {variant} in commands, --files, --input and --image. One that is a file is added to the files, and one
+    /// that is an image is the image. It is given two times or more.
+    #[arg(long = "variant", value_name = "NAME=VALUE", action = clap::ArgAction::Append, conflicts_with_all = ["plan", "fleet", "quick"])]
+    pub variants: Vec<String>,
     /// The service in the target that the command drives as its client.
     #[arg(long, value_name = "COMMAND", requires = "guests", requires = "ready")]
     pub serve: Option<String>,

@@ -109,7 +109,7 @@ fn tell(collected: &Collected, json: bool) -> Outcome {
         } else {
             report::show(std::slice::from_ref(results))?
         };
-        judged = judged.and(super::run::judge(&analysis, json));
+        judged = judged.and(super::run::judge(&analysis, &[], json));
     }
     if collected.unfinished.is_empty() {
         return judged;

@@ -3,6 +3,7 @@
 
 use crate::cli::CommandArgs;
 use std::path::{Path, PathBuf};
+use vtax_guest::image::oci::Source;
 use vtax_lab::plan::Diagnostics;
 use vtax_lab::plan::write::{self, PlanText, name_of};
 use vtax_load::workload::command::words::{join, split};
@@ -31,13 +32,25 @@ pub enum CommandLineError {
     /// A metric without a name.
     #[error("--metric {0}: write NAME=REGEX, such as --metric 'p99=p99: ([0-9.]+)' ms")]
     Metric(String),
+    /// A variant without a name or a value.
+    #[error(
+        "--variant {0}: write NAME=VALUE, such as --variant old=./app-1.2 --variant new=./app-1.3"
+    )]
+    Variant(String),
+    /// Variants that nothing uses.
+    #[error(
+        "the variants change nothing: write {{variant}} where their values belong, such as `-- {{variant}} --bench`, or \
+         give images, such as --variant old=oci:old.tar"
+    )]
+    Unused,
     /// Options with values that a run cannot have, one in each line.
     #[error("{}", .0.join("\n"))]
     Options(Vec<String>),
 }
 
 /// The option that gives each key of the plan.
-const OPTIONS: [(&str, &str); 14] = [
+const OPTIONS: [(&str, &str); 15] = [
+    ("variant", "--variant"),
     ("kind", "--platform"),
     ("image", "--image"),
     ("load", "--load"),
@@ -66,6 +79,7 @@ pub fn faults(text: &str, found: &Diagnostics) -> CommandLineError {
         let option = OPTIONS.iter().find(|(name, _)| *name == first);
         let option = match option {
             _ if first == "[[platform]]" => "--platform: ".to_owned(),
+            _ if first == "[[variant]]" => "--variant: ".to_owned(),
             Some((_, option)) => format!("{option} {value}: "),
             None => String::new(),
         };
@@ -85,9 +99,12 @@ pub fn faults(text: &str, found: &Diagnostics) -> CommandLineError {
 /// # Errors
 /// When no command is given, or two are.
 pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError> {
-    if arguments.platform.is_empty() && arguments.image.is_none() {
+    let is_given = arguments.image.is_some() || !arguments.variants.is_empty();
+    if arguments.platform.is_empty() && !is_given {
         return Ok(None);
     }
+    let variants = variants(arguments)?;
+    let of_variant = |text: &str| text.contains(PLACEHOLDER);
     let load = match (arguments.words.as_slice(), &arguments.load) {
         ([], Some(load)) => load.clone(),
         (words @ [_, ..], Some(_)) => {
@@ -99,15 +116,21 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
         (words, None) => join(words),
     };
     let service = arguments.serve.as_deref();
+    let first = variants.first();
     // The entry point of an image has the image's name.
-    let of_image = if arguments.ready.is_some() {
-        arguments.image.as_deref()
-    } else {
-        None
-    };
+    let image = arguments.image.as_deref().filter(|text| !of_variant(text));
+    let image = image.or_else(|| {
+        first
+            .filter(|one| one.is_image)
+            .map(|one| one.value.as_str())
+    });
+    let of_image = image.filter(|_| arguments.ready.is_some());
     let program = match (service, of_image) {
         (None, Some(_)) => ENTRY_POINT.to_owned(),
-        (service, _) => name(service.unwrap_or(&load)),
+        (service, _) => {
+            let command = service.unwrap_or(&load);
+            name(&first.map_or_else(|| command.to_owned(), |one| one.in_command(command)))
+        }
     };
     let workload = arguments.name.as_deref().unwrap_or(&program);
     let name = match (&arguments.name, service, of_image) {
@@ -119,7 +142,7 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
         .text("description", &format!("the cost of {load}"))
         .value("repetitions", arguments.runs)
         .text("warmup", "0s");
-    if let Some(image) = &arguments.image {
+    if let Some(image) = arguments.image.as_deref().filter(|text| !of_variant(text)) {
         plan.text("image", &absolute_image(image)?);
     }
     let platforms: Vec<&str> = match arguments.platform.as_slice() {
@@ -131,15 +154,17 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
     }
     plan.section("workload")
         .text("kind", "command")
-        .text("name", workload)
-        .text("load", &load);
+        .text("name", workload);
+    let load = Some(load);
     let texts = [
+        ("load", &load),
         ("serve", &arguments.serve),
         ("ready", &arguments.ready),
         ("prepare", &arguments.prepare),
     ];
+    let texts = texts.map(|(key, value)| (key, value.as_deref().unwrap_or_default()));
     for (key, value) in texts {
-        if let Some(value) = value {
+        if !value.is_empty() && !of_variant(value) {
             plan.text(key, value);
         }
     }
@@ -149,10 +174,13 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
     if !arguments.packages.is_empty() {
         plan.texts("packages", &arguments.packages);
     }
-    let files = arguments.files.iter().map(|path| absolute(path));
+    let of_variants = |path: &&PathBuf| path.to_str().is_some_and(of_variant);
+    let common = arguments.files.iter().filter(|path| !of_variants(path));
+    let files = common.map(|path| absolute(path));
     let mut files = files.collect::<Result<Vec<String>, CommandLineError>>()?;
-    if arguments.image.is_none() {
-        let own = service.unwrap_or(&load);
+    let has_image = arguments.image.is_some() || variants.iter().any(|one| one.is_image);
+    if !has_image {
+        let own = service.or(load.as_deref()).unwrap_or_default();
         files.extend(
             own_file(own, &arguments.files)
                 .map(|path| absolute(&path))
@@ -180,10 +208,124 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
             &[("regex", place), ("unit", unit)],
         );
     }
-    if let Some(input) = &arguments.input {
+    if let Some(input) = arguments.input.as_ref().filter(|path| !of_variants(path)) {
         plan.text("stdin", &absolute(input)?);
     }
+    for variant in &variants {
+        plan.section("variant").text("name", &variant.name);
+        let own = texts.iter().filter(|(_, text)| of_variant(text));
+        for (key, text) in own {
+            plan.text(key, &variant.in_command(text));
+        }
+        if variant.is_image {
+            plan.text("image", &absolute_image(&variant.value)?);
+        } else if let Some(image) = arguments.image.as_deref().filter(|text| of_variant(text)) {
+            plan.text("image", &absolute_image(&variant.in_text(image))?);
+        }
+        let own = arguments.files.iter().filter(of_variants);
+        let mut own: Vec<String> = own
+            .map(|path| variant.in_path(path))
+            .collect::<Result<_, _>>()?;
+        let is_run = texts.iter().any(|(_, text)| of_variant(text));
+        if variant.is_file && is_run && !has_image {
+            own.push(absolute(Path::new(&variant.value))?);
+        }
+        if !own.is_empty() {
+            plan.texts("files", &[files.clone(), own].concat());
+        }
+        if let Some(input) = arguments.input.as_ref().filter(of_variants) {
+            plan.text("stdin", &variant.in_path(input)?);
+        }
+    }
     Ok(Some(plan.finish()))
+}
+
+/// The text that a variant's value takes the place of.
+const PLACEHOLDER: &str = "{variant}";
+
+/// A variant of a command line.
+#[derive(Debug)]
+struct Variant {
+    name: String,
+    value: String,
+    /// Whether the value is an image that no text takes.
+    is_image: bool,
+    /// Whether it is a file or directory of this host.
+    is_file: bool,
+}
+
+impl Variant {
+    /// A command with the value in it; that of a file is its name in the directory of the files.
+    fn in_command(&self, text: &str) -> String {
+        let value = match Path::new(&self.value)
+            .file_name()
+            .and_then(|name| name.to_str())
+        {
+            Some(name) if self.is_file => format!("./{name}"),
+            _ => self.value.clone(),
+        };
+        match split(text) {
+            Ok(words) => {
+                let words = words.iter().map(|word| word.replace(PLACEHOLDER, &value));
+                join(&words.collect::<Vec<_>>())
+            }
+            // The reader of the plan says what is wrong with it.
+            Err(_) => text.replace(PLACEHOLDER, &value),
+        }
+    }
+
+    fn in_text(&self, text: &str) -> String {
+        text.replace(PLACEHOLDER, &self.value)
+    }
+
+    fn in_path(&self, path: &Path) -> Result<String, CommandLineError> {
+        let text = path
+            .to_str()
+            .ok_or_else(|| CommandLineError::Path(path.to_owned()))?;
+        absolute(Path::new(&self.in_text(text)))
+    }
+}
+
+/// Reads the variants.
+///
+/// # Errors
+/// When one has no name or value, or nothing uses them.
+fn variants(arguments: &CommandArgs) -> Result<Vec<Variant>, CommandLineError> {
+    let lines = [
+        &arguments.load,
+        &arguments.serve,
+        &arguments.prepare,
+        &arguments.ready,
+    ];
+    let lines = lines
+        .into_iter()
+        .flatten()
+        .chain(&arguments.words)
+        .chain(&arguments.image);
+    let paths = arguments.files.iter().chain(&arguments.input);
+    let is_used = lines
+        .map(String::as_str)
+        .any(|text| text.contains(PLACEHOLDER))
+        || paths
+            .filter_map(|path| path.to_str())
+            .any(|text| text.contains(PLACEHOLDER));
+    let read = |text: &String| {
+        let pair = text
+            .split_once('=')
+            .filter(|(name, value)| !name.is_empty() && !value.is_empty());
+        let (name, value) = pair.ok_or_else(|| CommandLineError::Variant(text.clone()))?;
+        let is_image = !is_used && value.parse::<Source>().is_ok();
+        if !is_used && !is_image {
+            return Err(CommandLineError::Unused);
+        }
+        Ok(Variant {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            is_image,
+            is_file: is_used && value.contains('/') && Path::new(value).exists(),
+        })
+    };
+    arguments.variants.iter().map(read).collect()
 }
 
 /// Appends a number of the output: a fixed one, or the group of an expression.
@@ -381,6 +523,81 @@ mod tests {
         let here = std::env::current_dir().unwrap().join("app");
         let files = [here.to_str().unwrap(), "/opt/data"];
         assert_eq!(files_of(settings), files);
+    }
+
+    #[test]
+    fn a_variant_s_value_stands_in_its_commands_and_a_file_is_added_to_its_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["old/app", "new/app"].map(|name| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, name).unwrap();
+            path.to_str().unwrap().to_owned()
+        });
+        let plan = read(&CommandArgs {
+            platform: Vec::new(),
+            variants: vec![format!("old={}", paths[0]), format!("new={}", paths[1])],
+            files: vec!["/opt/data".into()],
+            ..arguments(&["{variant}", "--bench", "a b"])
+        });
+        assert_eq!(plan.name, "app");
+        let kinds: Vec<&str> = plan.platforms.iter().map(|one| one.kind.as_str()).collect();
+        assert_eq!(kinds, ["native", "container", "qemu"]);
+        let load = &plan.workloads[0];
+        for (settings, path) in load.variants.iter().zip(&paths) {
+            assert_eq!(settings.text("load.load"), Some("./app --bench 'a b'"));
+            assert_eq!(files_of(settings), ["/opt/data", path]);
+        }
+        // A value that is no file stands as it is.
+        let plan = read(&CommandArgs {
+            variants: vec!["one=1".to_owned(), "four=4".to_owned()],
+            ..arguments(&["sysbench", "cpu", "--threads={variant}", "run"])
+        });
+        let loads = plan.workloads[0].variants.iter();
+        let loads: Vec<&str> = loads.map(|own| own.text("load.load").unwrap()).collect();
+        assert_eq!(
+            loads,
+            [
+                "sysbench cpu --threads=1 run",
+                "sysbench cpu --threads=4 run"
+            ]
+        );
+    }
+
+    #[test]
+    fn variants_may_be_images_and_unused_or_nameless_ones_are_refused() {
+        let images = CommandArgs {
+            platform: Vec::new(),
+            variants: vec![
+                "old=oci:/a/old.tar".to_owned(),
+                "new=oci:/a/new.tar".to_owned(),
+            ],
+            load: Some("wrk http://{target}".to_owned()),
+            ready: Some("tcp:80".to_owned()),
+            ..arguments(&[])
+        };
+        let plan = read(&images);
+        let seen: Vec<&str> = (plan.variants.iter())
+            .map(|one| one.settings.text("image").unwrap())
+            .collect();
+        assert_eq!(seen, ["oci:/a/old.tar", "oci:/a/new.tar"]);
+        assert_eq!(
+            (plan.name.as_str(), plan.workloads[0].name.as_str()),
+            ("old", "service")
+        );
+        let refused = |variants: [&str; 2]| {
+            let variants = variants.map(str::to_owned).to_vec();
+            super::plan(&CommandArgs {
+                variants,
+                ..arguments(&["true"])
+            })
+            .unwrap_err()
+        };
+        assert_eq!(refused(["old=1", "new=2"]), CommandLineError::Unused);
+        assert!(matches!(
+            refused(["old", "new=2"]),
+            CommandLineError::Variant(_)
+        ));
     }
 
     #[test]

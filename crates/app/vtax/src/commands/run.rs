@@ -23,7 +23,7 @@ use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, Variation, treatments};
 use vtax_lab::run::{self, Event, OwnInstruments, Planned, Progress, RunOptions, RunSummary};
 use vtax_report::analysis::Analysis;
-use vtax_report::gate;
+use vtax_report::gate::{self, Gate};
 use vtax_testbed::Speed;
 
 /// Checks that this process may make the guests of treatments, and the images of those that it lacks.
@@ -66,6 +66,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
         fleet: _,
         command,
         dry_run,
+        gates,
     } = arguments;
     let catalogue = Catalogue::standard();
     let here = PathBuf::from(".");
@@ -105,7 +106,8 @@ pub fn run(arguments: RunArgs) -> Outcome {
     let mut progress = progress::choose(arguments.format.is_json(), &signals);
     testbed::leave_out_repetitions(&mut plan, &arguments.at, progress.as_mut())?;
     if is_whole {
-        for message in treatments.iter().filter_map(plan::without_baseline) {
+        let missing = treatments.iter().filter_map(plan::without_baseline);
+        for message in missing.chain(plan.same_variants(&folder)) {
             progress.event(Event::Note { message });
         }
     }
@@ -169,7 +171,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
             )
         })
     };
-    if !command.platform.is_empty() {
+    if arguments.plan.is_none() {
         note(&format!(
             "the plan of this run is {}; change a copy of it to go on from there",
             results.join("plan.toml").display()
@@ -190,7 +192,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
         fail!("{failed}{reason}");
     }
     if is_whole {
-        judge(&analysis, arguments.format.is_json())
+        judge(&analysis, &gates, arguments.format.is_json())
     } else {
         Ok(())
     }
@@ -207,11 +209,11 @@ fn most_frequent_failure(analysis: &Analysis) -> String {
     most.map_or_else(String::new, |(reason, _)| format!("\n{reason}"))
 }
 
-/// Judges a finished run: whether any trial counts, and the gates of its plan that need no base run. `json` writes the
-/// outcomes to standard error, since standard output is a stream of events.
-pub fn judge(analysis: &Analysis, json: bool) -> Outcome {
+/// Judges a finished run: whether any trial counts, the given gates, and those of its plan that need no base run. `json`
+/// writes the outcomes to standard error, since standard output is a stream of events.
+pub fn judge(analysis: &Analysis, given: &[Gate], json: bool) -> Outcome {
     NothingCounts::check(analysis)?;
-    let gates = gate::judge_run(analysis)?;
+    let gates = gate::judge_run(analysis, given)?;
     for judged in &gates {
         if json {
             note(&judged.to_string())

@@ -76,6 +76,7 @@ keys! {
         "factors": Text("section"), [] "settings with the levels that are varied";
         "platform": Text("sections"), [] "the platforms, each with its settings";
         "workload": Text("sections"), [] "the workloads, each with its settings";
+        "variant": Text("sections"), [] "what is compared on each platform, such as two versions: each with its name and its own settings";
         "neighbour": Text("sections"), [] "guests beside the target";
         "again": Text("section"), [] "trials that may run again because they do not count";
         "places": Text("section"), [] "hosts of the client, where that is another machine";

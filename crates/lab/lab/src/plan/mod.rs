@@ -12,6 +12,7 @@ pub mod new;
 mod paths;
 mod profile;
 pub mod read;
+mod same;
 mod schedule;
 pub mod shipped;
 mod study;
@@ -77,6 +78,8 @@ pub struct Plan {
     pub platforms: Vec<Entry>,
     /// Workloads, in the order of tables.
     pub workloads: Vec<Entry>,
+    /// The variants of what is measured, the one that the others are compared with first; empty without variants.
+    pub variants: Vec<Variant>,
     /// The neighbours that a trial can have.
     pub neighbours: Vec<Neighbour>,
     /// The largest share of all trials that may run again because they do not count.
@@ -90,6 +93,15 @@ pub struct Plan {
     quick: Quick,
 }
 
+/// A variant of what is measured, such as a version of a program.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Variant {
+    /// Its name, which is its level of the factor [`VARIANT`].
+    pub name: String,
+    /// Its settings of platforms, by full key.
+    pub settings: Settings,
+}
+
 /// A platform or workload of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
@@ -97,16 +109,44 @@ pub struct Entry {
     pub name: String,
     /// The kind of platform or workload.
     pub kind: String,
-    /// Its own settings, by full key.
+    /// Its own settings, by full key; where variants change them, those of the first.
     pub settings: Settings,
+    /// Of a workload that variants change: its settings in each of them.
+    pub variants: Vec<Settings>,
     /// Of a workload: the profile of its load.
     pub profile: Profile,
     /// Of a workload: the objective that it must keep.
     pub objective: Option<Objective>,
 }
 
+impl Variant {
+    /// Its level of the factor [`VARIANT`].
+    pub fn level(&self) -> Level {
+        Level::Text(self.name.clone())
+    }
+}
+
+impl Entry {
+    /// The settings of a workload in each of the plan's variants, with the variant's name; without a name where the
+    /// variants do not change it.
+    pub fn in_variants<'a>(
+        &'a self,
+        variants: &'a [Variant],
+    ) -> Vec<(Option<&'a str>, &'a Settings)> {
+        match self.variants.as_slice() {
+            [] => vec![(None, &self.settings)],
+            own => {
+                let names = variants.iter().map(|variant| Some(variant.name.as_str()));
+                names.zip(own).collect()
+            }
+        }
+    }
+}
+
 /// The factor that chooses neighbours by name.
 pub use vtax_results::NEIGHBOURS;
+/// The factor of variants.
+pub use vtax_results::VARIANT;
 
 /// Settings of each single guest: the key in a neighbour's table, and the full key.
 const SETTINGS_OF_A_GUEST: [(&str, &str); 4] = [
@@ -219,9 +259,13 @@ impl Plan {
     pub fn commands(&self) -> Vec<String> {
         let mut commands = Vec::new();
         for workload in self.workloads.iter().filter(|entry| entry.kind == KIND) {
-            for key in ["prepare", "serve", "load"] {
-                let text = workload.settings.text(&format!("load.{key}"));
-                commands.extend(text.map(|text| format!("{}, {key}: {text}", workload.name)));
+            for (variant, settings) in workload.in_variants(&self.variants) {
+                for key in ["prepare", "serve", "load"] {
+                    let text = settings.text(&format!("load.{key}"));
+                    let name = variant.map_or_else(String::new, |name| format!(" of {name}"));
+                    commands
+                        .extend(text.map(|text| format!("{}, {key}{name}: {text}", workload.name)));
+                }
             }
         }
         commands
@@ -253,8 +297,10 @@ impl Plan {
         // The quick profile also overrides the settings of entries.
         for (key, level) in quick.settings.0 {
             for entry in self.workloads.iter_mut().chain(&mut self.platforms) {
-                if let Some(own) = entry.settings.0.get_mut(&key) {
-                    *own = level.clone();
+                for settings in std::iter::once(&mut entry.settings).chain(&mut entry.variants) {
+                    if let Some(own) = settings.0.get_mut(&key) {
+                        *own = level.clone();
+                    }
                 }
             }
             self.settings.0.insert(key, level);

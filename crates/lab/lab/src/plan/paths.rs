@@ -32,7 +32,8 @@ impl Plan {
         });
         let entries = self.platforms.iter().chain(&self.workloads);
         let settings: Vec<&Settings> = entries
-            .map(|entry| &entry.settings)
+            .flat_map(|entry| std::iter::once(&entry.settings).chain(&entry.variants))
+            .chain(self.variants.iter().map(|variant| &variant.settings))
             .chain([&self.settings, &self.quick.settings])
             .chain(neighbours)
             .collect();

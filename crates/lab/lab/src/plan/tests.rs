@@ -3,6 +3,7 @@
 
 mod command;
 mod gate;
+mod variants;
 
 use super::*;
 use proptest::prelude::*;

@@ -3,6 +3,7 @@
 
 use super::{
     Catalogue, Entry, NEIGHBOURS, NeighbourKind, Objective, Plan, Profile, SETTINGS_OF_A_GUEST,
+    VARIANT,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -91,8 +92,7 @@ pub fn treatments(plan: &Plan, catalogue: &Catalogue) -> Vec<PlannedTreatment> {
     for platform in &plan.platforms {
         for workload in &plan.workloads {
             let factors = plan.factors.iter();
-            let meant =
-                factors.filter(|(key, _)| varies(catalogue, &platform.kind, &workload.kind, key));
+            let meant = factors.filter(|(key, _)| varies(plan, catalogue, platform, workload, key));
             for levels in combinations(meant) {
                 all.push(treatment(plan, catalogue, platform, workload, levels));
             }
@@ -131,9 +131,26 @@ pub fn combinations<'a>(
     })
 }
 
-/// Whether a factor applies to a platform and a workload.
-fn varies(catalogue: &Catalogue, platform: &str, workload: &str, key: &str) -> bool {
-    key == NEIGHBOURS || catalogue.parameter(platform, workload, key).is_some()
+/// Whether a factor applies to a platform and a workload. Variants do where one of them changes either.
+fn varies(
+    plan: &Plan,
+    catalogue: &Catalogue,
+    platform: &Entry,
+    workload: &Entry,
+    key: &str,
+) -> bool {
+    let has = |key: &str| {
+        let found = catalogue.parameter(&platform.kind, &workload.kind, key);
+        found.is_some()
+    };
+    match key {
+        NEIGHBOURS => true,
+        VARIANT => {
+            let mut keys = plan.variants.iter().flat_map(|one| one.settings.0.keys());
+            !workload.variants.is_empty() || keys.any(|key| has(key))
+        }
+        key => has(key),
+    }
 }
 
 /// Returns the plan's settings for all trials that apply to a platform and a workload.
@@ -156,9 +173,24 @@ fn treatment(
 ) -> PlannedTreatment {
     let mut settings = common(plan, catalogue, &platform.kind, &workload.kind);
     settings.0.extend(platform.settings.0.clone());
-    settings.0.extend(workload.settings.0.clone());
+    let number = (plan.variants.iter()).position(|one| levels.get(VARIANT) == Some(&one.level()));
+    let of_workload = number.and_then(|number| workload.variants.get(number));
+    let of_workload = of_workload.unwrap_or(&workload.settings);
+    settings.0.extend(of_workload.0.clone());
+    if let Some(variant) = number.and_then(|number| plan.variants.get(number)) {
+        let own = variant.settings.0.iter();
+        let own = own.filter(|(key, _)| {
+            let found = catalogue.parameter(&platform.kind, &workload.kind, key);
+            found.is_some()
+        });
+        settings
+            .0
+            .extend(own.map(|(key, level)| (key.clone(), level.clone())));
+    }
     settings.0.extend(levels.clone());
-    settings.0.remove(NEIGHBOURS);
+    for chosen in [NEIGHBOURS, VARIANT] {
+        settings.0.remove(chosen);
+    }
 
     let label = label(&platform.name, &workload.name, &levels);
     let baseline_platform = plan
@@ -170,7 +202,7 @@ fn treatment(
     let baseline_levels = plan
         .factors
         .keys()
-        .filter(|key| varies(catalogue, &baseline_platform.kind, &workload.kind, key))
+        .filter(|key| varies(plan, catalogue, baseline_platform, workload, key))
         .filter_map(|key| {
             let level = plan.baseline.levels.get(key).or_else(|| levels.get(key))?;
             Some((key.clone(), level.clone()))

@@ -29,6 +29,9 @@ pub struct Comparison {
     pub workload: String,
     /// The treatment's platform.
     pub platform: String,
+    /// The treatment's variant; `None` in a plan without variants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
     /// The metric's stable name.
     pub metric: String,
     /// Name in tables.
@@ -133,6 +136,7 @@ impl Comparison {
             baseline: baseline.label.clone(),
             workload: treatment.workload.clone(),
             platform: treatment.platform.clone(),
+            variant: treatment.variant().map(str::to_owned),
             metric: metric.name.clone(),
             title: metric.title.clone(),
             better: metric.better,

@@ -9,6 +9,7 @@ mod comparisons;
 mod energy;
 mod fixed_time;
 mod installations;
+pub(crate) mod interactions;
 mod knees;
 mod launch;
 mod machines;
@@ -132,6 +133,10 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         Standing::Nothing => Default::default(),
         _ => compared(&summaries, &block_of, &fleet, run.minimum_effect),
     };
+    let tax_changes = match standing {
+        Standing::Claims => tax_changes(&summaries, &block_of, &fleet, run.minimum_effect),
+        Standing::Provisional | Standing::Nothing => Vec::new(),
+    };
     let (mut checks, mut variance, mut shifts) = (Vec::new(), Vec::new(), Vec::new());
     match standing {
         Standing::Claims => {
@@ -197,6 +202,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         factors,
         treatments: summaries,
         comparisons,
+        tax_changes,
         observation: observation(&trials),
         fleet,
         checks,
@@ -211,6 +217,8 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     analysis.noise.extend(launches);
     analysis.noise.extend(fixed_times);
     analysis.sentences = words::sentences(&analysis, &trials);
+    let changes = words::tax_changes(&analysis);
+    analysis.sentences.extend(changes);
     let shifts = analysis.shifts.iter().filter_map(|shift| {
         let treatment = analysis.treatment(&shift.treatment)?;
         Some(shift.sentence(&treatment.treatment.platform))
@@ -277,6 +285,33 @@ fn compared(
         }
     }
     (comparisons, pairs)
+}
+
+/// The changes of the taxes of platforms between variants, judged.
+fn tax_changes(
+    summaries: &[TreatmentSummary],
+    block_of: &BTreeMap<u32, u32>,
+    fleet: &Fleet,
+    minimum_effect: f64,
+) -> Vec<Comparison> {
+    let mut found = interactions::compare(summaries, block_of);
+    for (comparison, pairs) in &mut found {
+        checks::note_outliers(comparison, pairs);
+        noise::put_above_floor(comparison, pairs);
+        fleet.judge(comparison, pairs);
+    }
+    judge(found.iter_mut().map(|(one, _)| one), minimum_effect);
+    let labels = by_label(summaries);
+    for (comparison, _) in &mut found {
+        let both = [&comparison.treatment, &comparison.baseline];
+        if let [Some(own), Some(other)] = both.map(|label| labels.get(label.as_str())) {
+            withheld::judge(comparison, own, other, None);
+        }
+    }
+    found
+        .into_iter()
+        .map(|(comparison, _)| comparison)
+        .collect()
 }
 
 /// A trial with the other data of its directory.

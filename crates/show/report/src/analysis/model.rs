@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The data of a report: a run, its treatments, their metrics, and its trials.
 
+use super::interactions::is_across_variants;
 use super::{
     Certainty, Comparison, Counts, Fleet, TreatmentSummary, TrialQuantile, by_key, by_label,
 };
@@ -61,6 +62,10 @@ pub struct Analysis {
     pub treatments: Vec<TreatmentSummary>,
     /// Every treatment against its baseline, for every metric with a direction.
     pub comparisons: Vec<Comparison>,
+    /// Changes of the taxes of platforms from the first variant to the others, in the headline metrics: `baseline` is the
+    /// same variant on the platform that taxes refer to. Empty without variants.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tax_changes: Vec<Comparison>,
     /// Every trial in order.
     pub trials: Vec<TrialRow>,
     /// Attempts that were set aside and repeated, by trial.
@@ -100,6 +105,27 @@ impl Analysis {
     /// The treatments by label.
     pub fn by_label(&self) -> HashMap<&str, &TreatmentSummary> {
         by_label(&self.treatments)
+    }
+
+    /// The treatments that are compared with another variant on their platform.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = &TreatmentSummary> {
+        let labels = self.by_label();
+        self.treatments.iter().filter(move |own| {
+            let baseline = own.treatment.baseline.as_deref();
+            let baseline = baseline.and_then(|label| labels.get(label));
+            baseline.is_some_and(|other| is_across_variants(own, other))
+        })
+    }
+
+    /// Whether the run compares variants.
+    pub fn has_variants(&self) -> bool {
+        self.changed().next().is_some()
+    }
+
+    /// Whether a comparison is one between two variants on one platform.
+    pub(crate) fn is_across_variants(&self, row: &Comparison) -> bool {
+        let both = [&row.treatment, &row.baseline].map(|label| self.treatment(label));
+        matches!(both, [Some(own), Some(other)] if is_across_variants(own, other))
     }
 
     /// The comparisons with baselines by the treatment's label and the metric's name.

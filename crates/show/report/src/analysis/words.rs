@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The wording of a report: nouns for platforms, and one sentence per finding.
 
+use super::interactions::is_across_variants;
 use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use vtax_core::counted;
 use vtax_core::metric;
-use vtax_results::Treatment;
 use vtax_results::numbers::{percent, ratio};
 use vtax_results::stats::{REPEATS_WITHIN, Tax, Verdict};
+use vtax_results::{Treatment, VARIANT};
 
 /// Adds the plan's platform name to the noun of platforms that would share one.
 pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
@@ -82,8 +83,9 @@ pub(super) fn shorts(
     let name = |treatment: &Treatment| {
         let own = treatment.factors.iter();
         let levels = own.filter(|(factor, _)| factors.contains_key(*factor));
-        let levels = levels.map(|(factor, level)| {
-            format!(" {}={level}", factor.rsplit('.').next().unwrap_or(factor))
+        let levels = levels.map(|(factor, level)| match factor.as_str() {
+            VARIANT => format!(" {level}"),
+            _ => format!(" {}={level}", factor.rsplit('.').next().unwrap_or(factor)),
         });
         format!("{}{}", treatment.platform, levels.collect::<String>())
     };
@@ -99,6 +101,51 @@ pub(super) fn shorts(
         short.clone()
     };
     named().map(short).collect()
+}
+
+/// One sentence for each change of a tax between variants in the metric of a platform that leads.
+pub(super) fn tax_changes(analysis: &Analysis) -> Vec<Sentence> {
+    let labels = analysis.by_label();
+    let found = analysis.tax_changes.iter().filter_map(|change| {
+        let own = labels.get(change.treatment.as_str())?;
+        let reference = labels.get(change.baseline.as_str())?;
+        let old = labels.get(own.treatment.baseline.as_deref()?)?;
+        let (new, old) = (own.treatment.variant()?, old.treatment.variant()?);
+        let words = metric::lookup(&change.metric).and_then(|metric| metric.words);
+        let quantity = words.map_or(change.title.as_str(), |words| words.noun);
+        let shown = change.ratio_in_words()?;
+        let n = change.repetitions().unwrap_or_default();
+        let what = format!(
+            "the tax of {} over {} in {quantity} in {}",
+            own.noun, reference.noun, change.workload
+        );
+        let text = match change.judgement.verdict {
+            Verdict::Different => format!(
+                "{} changes with variant {new}: it is {shown} that of variant {old} (n = {n}).",
+                capital(&what)
+            ),
+            Verdict::Same => format!(
+                "{} is the same with variant {new} as with {old}, within {} ({shown}, n = {n}).",
+                capital(&what),
+                percent(analysis.minimum_effect.max(REPEATS_WITHIN))
+            ),
+            Verdict::Withheld | Verdict::Suspect | Verdict::Unsupported | Verdict::NoWork => {
+                return None;
+            }
+            _ => format!(
+                "No change is shown of {what} from variant {old} to {new} ({shown}, n = {n})."
+            ),
+        };
+        Some(Sentence {
+            text,
+            workload: change.workload.clone(),
+            platform: change.platform.clone(),
+            metric: change.metric.clone(),
+            verdict: change.judgement.verdict,
+            source: change.source,
+        })
+    });
+    found.collect()
 }
 
 /// One sentence per headline comparison; one per comparison where no metric is a headline.
@@ -149,6 +196,14 @@ fn sentence(
         ) {
             (Some(mine), Some(theirs)) if mine == theirs => {
                 condition.push_str(&format!(", at {factor} = {mine}"))
+            }
+            // The platform of two variants is a condition as well.
+            (Some(mine), Some(theirs))
+                if factor == VARIANT && is_across_variants(treatment, baseline) =>
+            {
+                subject = format!("variant {mine}");
+                object = format!("variant {theirs}");
+                condition.push_str(&format!(" in {}", treatment.noun));
             }
             (mine, theirs) => {
                 for (side, level) in [(&mut subject, mine), (&mut object, theirs)] {

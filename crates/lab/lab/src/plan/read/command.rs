@@ -15,7 +15,7 @@ use vtax_load::workload::command::figure::{AUTO, Figure, Place, UNITS, check, un
 use vtax_load::workload::command::{Definition, Ready, words};
 
 /// The keys that [`Reader::command`] reads.
-const OWN: [&str; 9] = [
+pub(super) const OWN: [&str; 9] = [
     "load", "serve", "ready", "prepare", "packages", "files", "stdin", "work", "metrics",
 ];
 /// The keys of a number in the output.
@@ -372,7 +372,8 @@ impl Reader<'_, &Catalogue> {
         let catalogue = self.catalogue;
         let is_external = |entry: &&Entry| catalogue.is_external(&entry.kind, &entry.settings);
         let external = plan.platforms.iter().find(is_external);
-        let files = sections(root, "workload").find_map(|(_, workload)| workload.get("files"));
+        let tables = ["workload", "variant"].map(|name| sections(root, name));
+        let files = (tables.into_iter().flatten()).find_map(|(_, table)| table.get("files"));
         if let Some((entry, files)) = external.zip(files) {
             let name = &entry.name;
             let message = format!(

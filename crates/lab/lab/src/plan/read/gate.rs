@@ -3,14 +3,15 @@
 
 use super::Reader;
 use super::values::{sections, table};
-use crate::plan::{Catalogue, Entry, Plan, treatments};
+use crate::plan::{Catalogue, Entry, Plan, Variant, treatments};
 use std::collections::BTreeSet;
 use toml::de::DeTable;
 use vtax_core::metric::{self, OWN};
+use vtax_host::settings::Level;
 use vtax_results::limit::{Of, PlannedGate};
 
 /// The keys of a gate.
-const KEYS: [&str; 5] = ["metric", "limit", "platform", "treatment", "of"];
+const KEYS: [&str; 6] = ["metric", "limit", "platform", "treatment", "variant", "of"];
 /// The most gates of a plan.
 const MOST_GATES: usize = 100;
 
@@ -20,6 +21,7 @@ impl Reader<'_, &Catalogue> {
         &mut self,
         root: &DeTable<'_>,
         platforms: &[Entry],
+        variants: &[Variant],
     ) -> Vec<(usize, PlannedGate)> {
         let Some(value) = root.get("gate") else {
             return Vec::new();
@@ -34,7 +36,7 @@ impl Reader<'_, &Catalogue> {
         let own = own_metrics(root);
         let gates = array.iter().filter_map(|item| {
             let table = self.table(item, "gate")?;
-            let gate = self.gate(table, item.span().start, platforms, &own)?;
+            let gate = self.gate(table, item.span().start, (platforms, variants), &own)?;
             Some((item.span().start, gate))
         });
         gates.collect()
@@ -44,7 +46,7 @@ impl Reader<'_, &Catalogue> {
         &mut self,
         table: &DeTable<'_>,
         offset: usize,
-        platforms: &[Entry],
+        (platforms, variants): (&[Entry], &[Variant]),
         own: &BTreeSet<String>,
     ) -> Option<PlannedGate> {
         self.only(table, KEYS, "[[gate]]");
@@ -71,14 +73,29 @@ impl Reader<'_, &Catalogue> {
         if let Some(name) = &platform {
             self.known_platform(name, place("platform"), platforms);
         }
-        if platform.is_some() && treatment.is_some() {
-            self.complain(offset, "`platform` and `treatment` are both given")
-                .help_with("a treatment has one platform: leave `platform` out");
+        let variant = table.get("variant").and_then(|value| {
+            let levels: Vec<Level> = variants.iter().map(Variant::level).collect();
+            self.variant_level(value, &levels)
+        });
+        let variant = variant.map(|level| level.to_string());
+        let subjects = [&treatment, &platform, &variant];
+        if subjects.iter().filter(|subject| subject.is_some()).count() > 1 {
+            self.complain(
+                offset,
+                "a gate has one of `platform`, `treatment` and `variant`",
+            )
+            .help_with("a treatment has one platform and one variant: leave the others out");
         }
         let words = [("tax", Of::Tax), ("cost", Of::Cost)];
         let message = |_: &str| "`of` must be \"tax\" or \"cost\"".to_owned();
-        let of = self.word(table, "of", &words, message).unwrap_or(Of::Tax);
-        let name = treatment.as_deref().or(platform.as_deref());
+        let of = self.word(table, "of", &words, message);
+        // Variants are compared by their costs.
+        let of = of.unwrap_or(if variants.is_empty() {
+            Of::Tax
+        } else {
+            Of::Cost
+        });
+        let name = subjects.into_iter().flatten().next().map(String::as_str);
         match PlannedGate::new(&metric, name, &limit, of) {
             Ok(planned) if planned.gate.is_of_one_run && of == Of::Cost => {
                 self.complain(place("of"), "a limit such as `> 2x` is for a tax")
@@ -105,7 +122,8 @@ impl Reader<'_, &Catalogue> {
             let applies = |needs_baseline: bool| {
                 all.iter().any(|treatment| {
                     let record = &treatment.record;
-                    planned.gate.applies_to(&record.label, &record.platform)
+                    let gate = &planned.gate;
+                    gate.applies_to(&record.label, &record.platform, record.variant())
                         && (record.baseline.is_some() || !needs_baseline)
                 })
             };

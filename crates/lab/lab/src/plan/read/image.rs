@@ -14,7 +14,7 @@ use vtax_load::workload::command::KIND;
 fn tables<'v, 'i>(root: &'v DeTable<'i>) -> Vec<&'v DeTable<'i>> {
     let quick = table(root, "quick").and_then(|quick| table(quick, "settings"));
     let single = [table(root, "settings"), table(root, "factors"), quick];
-    let sections = ["platform", "neighbour"].map(|name| sections(root, name));
+    let sections = ["platform", "neighbour", "variant"].map(|name| sections(root, name));
     let sections = sections.into_iter().flatten().map(|(_, table)| table);
     let single = std::iter::once(root).chain(single.into_iter().flatten());
     single.chain(sections).collect()

@@ -6,12 +6,13 @@ mod gate;
 mod image;
 mod scenario;
 mod values;
+mod variant;
 
 pub use values::{Complaint, Reader, Value, document, flatten};
 
 use super::{
     Baseline, Catalogue, Diagnostics, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Order, Plan,
-    Quick, StopRule, Variation, keys,
+    Quick, StopRule, VARIANT, Variant, Variation, keys,
 };
 use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
@@ -44,7 +45,12 @@ impl Reader<'_, &Catalogue> {
         let mut settings = self.settings(root);
         self.image(root, &mut settings);
         self.images(root);
-        let factors = self.factors(root, &neighbours);
+        let variants = self.variants(root, &platforms, &workloads);
+        let mut factors = self.factors(root, &neighbours);
+        if !variants.is_empty() {
+            let levels = variants.iter().map(Variant::level);
+            factors.insert(VARIANT.to_owned(), levels.collect());
+        }
         let quick = self.quick(root);
         let of_quick = table(root, "quick").and_then(|quick| table(quick, "settings"));
         let all = [table(root, "settings"), table(root, "factors"), of_quick];
@@ -55,7 +61,7 @@ impl Reader<'_, &Catalogue> {
         let (repetitions, variation) = self.blocks(root, &own);
         let stop = self.stop(root, repetitions);
         let name = self.title(root);
-        let gates = self.gates(root, &platforms);
+        let gates = self.gates(root, &platforms, &variants);
         let plan = Plan {
             name: name?,
             description: self.string(root, "description").unwrap_or_default(),
@@ -81,6 +87,7 @@ impl Reader<'_, &Catalogue> {
             neighbours,
             platforms,
             workloads,
+            variants,
             gates: gates.iter().map(|(_, gate)| gate.clone()).collect(),
             is_quick: false,
             quick,
@@ -89,6 +96,7 @@ impl Reader<'_, &Catalogue> {
         self.place_of_clients(root, &plan);
         self.gates_apply(&gates, &plan);
         self.files_apply(root, &plan);
+        self.variants_apply(root, &plan);
         Some(plan)
     }
 
@@ -130,16 +138,33 @@ impl Reader<'_, &Catalogue> {
                 self.complain(offset, format!("two {section}s are called `{name}`"))
                     .help_with("give each a `name` of its own");
             }
-            let mut settings = self.entry_settings(table, section, &kind);
-            if section == "workload" && kind == KIND {
-                let has_image = image::has_image(root);
-                settings.0.extend(self.command(table, offset, has_image).0);
-            }
             let (profile, objective) = self.drive(table, section, &kind);
+            let is_workload = section == "workload";
+            let with = |variant| variant::with(catalogue, &kind, table, variant);
+            let tables = variant::tables(root).into_iter().filter(|_| is_workload);
+            let changed: Vec<Option<DeTable<'_>>> = tables.map(with).collect();
+            let is_changed = changed.iter().any(Option::is_some);
+            let has_image = image::has_image(root);
+            let mut read = |table: &DeTable<'_>| {
+                let mut settings = self.entry_settings(table, section, &kind);
+                if is_workload && kind == KIND {
+                    settings.0.extend(self.command(table, offset, has_image).0);
+                }
+                settings
+            };
+            let variants: Vec<Settings> = match is_changed {
+                false => Vec::new(),
+                true => changed
+                    .iter()
+                    .map(|own| read(own.as_ref().unwrap_or(table)))
+                    .collect(),
+            };
+            let settings = variants.first().cloned().unwrap_or_else(|| read(table));
             entries.push(Entry {
                 name,
                 kind,
                 settings,
+                variants,
                 profile,
                 objective,
             });
@@ -315,8 +340,9 @@ impl Reader<'_, &Catalogue> {
         }
     }
 
-    /// Reads `baseline = "native"`, or a table of a platform and factor levels. The default is the platform of kind
-    /// `native`, or without one the first level of every factor on the same platform.
+    /// Reads `baseline = "native"`, or a table of a platform and factor levels. The default is the first variant on the
+    /// same platform; without variants the platform of kind `native`, or without one the first level of every factor on
+    /// the same platform.
     fn baseline(
         &mut self,
         root: &DeTable<'_>,
@@ -327,9 +353,14 @@ impl Reader<'_, &Catalogue> {
         let mut baseline = Baseline::default();
         let Some(value) = root.get("baseline") else {
             let native = platforms.iter().find(|entry| entry.kind == "native");
+            let native = native.filter(|_| !factors.contains_key(VARIANT));
             baseline.platform = native.map(|entry| entry.name.clone());
             if native.is_none() {
-                let first = factors.iter().filter_map(|(key, levels)| {
+                let has_variants = factors.contains_key(VARIANT);
+                let compared = factors
+                    .iter()
+                    .filter(|(key, _)| !has_variants || *key == VARIANT);
+                let first = compared.filter_map(|(key, levels)| {
                     let first = levels.first()?;
                     Some((key.clone(), first.clone()))
                 });
@@ -353,6 +384,7 @@ impl Reader<'_, &Catalogue> {
                     }
                     let level = match factors.get(&key) {
                         Some(_) if key == NEIGHBOURS => self.neighbour_level(value, neighbours),
+                        Some(levels) if key == VARIANT => self.variant_level(value, levels),
                         Some(levels) => {
                             let parameter = self.parameter(&key, offset);
                             let level = parameter.and_then(|known| self.level(value, &known));

@@ -53,6 +53,8 @@ pub fn document<T, C>(
     reader
         .found
         .sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
+    // A workload is read once for each variant.
+    reader.found.dedup();
     match plan {
         Some(plan) if reader.found.is_empty() => Ok(plan),
         _ => Err(Diagnostics {

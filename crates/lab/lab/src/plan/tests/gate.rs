@@ -64,7 +64,7 @@ fn every_mistake_of_a_gate_is_refused_with_its_cause() {
         ),
         (
             "limit = \"> 5%\"\nmetric = \"cpu.per_work\"\ntreatment = \"vm\"\nplatform = \"vm\"",
-            "both given",
+            "a gate has one of",
         ),
         (
             "limit = \"> 2x\"\nmetric = \"cpu.per_work\"\nof = \"cost\"",

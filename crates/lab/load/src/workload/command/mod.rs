@@ -37,7 +37,8 @@ const PREPARE: Parameter = Parameter::unset("load.prepare", Domain::Text("a comm
     .help("a command in the target before the service, once a trial");
 const PACKAGES: Parameter = Parameter::unset("load.packages", Domain::Text("a list of names"))
     .help("Debian packages that the image gets");
-const FILES: Parameter = Parameter::unset("load.files", Domain::Text("a list of paths"))
+/// The files that the image of a command gets, as a JSON list of paths.
+pub const FILES: Parameter = Parameter::unset("load.files", Domain::Text("a list of paths"))
     .help("files and directories that the image gets, beside which the commands in the target run");
 const STDIN: Parameter = Parameter::unset("load.stdin", Domain::Text("a path"))
     .help("the file that the command reads as its standard input, beside the image's files; unset: nothing");

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether the tax of a platform differs between variants: the ratio of a variant to the first one on a platform, over
+//! the same ratio on the platform that taxes refer to (the interaction of platform and variant).
+
+use super::{Comparison, Judgement, MetricSummary, TreatmentSummary, by_label, checks};
+use std::collections::BTreeMap;
+use vtax_results::stats::{self, seed_of};
+
+/// The kind of the platform that taxes refer to, where a plan has one; otherwise its first platform.
+const REFERENCE: &str = "native";
+
+/// The comparisons of taxes between variants in the headline metrics, not yet judged, each with its values by block.
+pub(super) fn compare(
+    summaries: &[TreatmentSummary],
+    block_of: &BTreeMap<u32, u32>,
+) -> Vec<(Comparison, checks::Pairs)> {
+    let is_native = |of: &&TreatmentSummary| of.treatment.kind() == REFERENCE;
+    let reference = summaries.iter().find(is_native).or(summaries.first());
+    let Some(reference) = reference.map(|of| of.treatment.platform.as_str()) else {
+        return Vec::new();
+    };
+    let labels = by_label(summaries);
+    let mut found = Vec::new();
+    for new in summaries {
+        let baseline = new.treatment.baseline.as_deref();
+        let Some(old) = baseline.and_then(|label| labels.get(label).copied()) else {
+            continue;
+        };
+        if !is_across_variants(new, old) || new.treatment.platform == reference {
+            continue;
+        }
+        let beside = [new, old].map(|of| on(reference, of, summaries));
+        let [Some(new_there), Some(old_there)] = beside else {
+            continue;
+        };
+        for metric in new.metrics.iter().filter(|metric| metric.headline) {
+            let others = [old, new_there, old_there].map(|of| of.metric(&metric.name));
+            if let [Some(a), Some(b), Some(c)] = others {
+                found.extend(change((new, new_there), [metric, a, b, c], block_of));
+            }
+        }
+    }
+    found
+}
+
+/// Whether two treatments are of one platform and of two variants.
+pub(crate) fn is_across_variants(new: &TreatmentSummary, old: &TreatmentSummary) -> bool {
+    let (new, old) = (&new.treatment, &old.treatment);
+    new.platform == old.platform && new.variant() != old.variant()
+}
+
+/// The same treatment on another platform, which may lack some of its factors.
+fn on<'a>(
+    platform: &str,
+    treatment: &TreatmentSummary,
+    summaries: &'a [TreatmentSummary],
+) -> Option<&'a TreatmentSummary> {
+    let own = &treatment.treatment;
+    let is_same = |other: &&TreatmentSummary| {
+        let other = &other.treatment;
+        let mut levels = other.factors.iter();
+        other.platform == platform
+            && other.workload == own.workload
+            && other.variant() == own.variant()
+            && levels.all(|(factor, level)| own.factors.get(factor) == Some(level))
+    };
+    summaries.iter().find(is_same)
+}
+
+/// The ratio of two ratios, new over old on the platform and on the reference.
+fn change(
+    (new, reference): (&TreatmentSummary, &TreatmentSummary),
+    [new_here, old_here, new_there, old_there]: [&MetricSummary; 4],
+    block_of: &BTreeMap<u32, u32>,
+) -> Option<(Comparison, checks::Pairs)> {
+    let here = checks::pairs(new_here, old_here, block_of);
+    let there = checks::pairs(new_there, old_there, block_of);
+    let there: BTreeMap<u32, f64> = there
+        .into_iter()
+        .map(|(block, a, b)| (block, a / b))
+        .collect();
+    let pairs = here.into_iter().filter_map(|(block, new, old)| {
+        let (one, other) = (new / old, *there.get(&block)?);
+        (one.is_normal() && other.is_normal()).then_some((block, one, other))
+    });
+    let pairs: checks::Pairs = pairs.collect();
+    let all = [new_here, old_here, new_there, old_there];
+    let certainty = all
+        .iter()
+        .fold(new_here.certainty, |one, other| one.with(other.certainty));
+    let (ratio, tax) = if certainty.is_exact() {
+        let [a, b, c, d] = all.map(|of| of.description.mean);
+        (stats::exact_ratio(a / b, c / d).ok()?, None)
+    } else {
+        let (own, other): (Vec<f64>, Vec<f64>) =
+            pairs.iter().map(|(_, own, other)| (*own, *other)).unzip();
+        let labels = [&new.treatment.label, &reference.treatment.label];
+        let seed = seed_of(&["tax change", labels[0], labels[1], &new_here.name]);
+        let tax = stats::paired_tax(&own, &other, seed).ok()?;
+        (tax.ratio, Some(tax))
+    };
+    let sources = all.iter().map(|of| of.source);
+    let comparison = Comparison {
+        treatment: new.treatment.label.clone(),
+        baseline: reference.treatment.label.clone(),
+        workload: new.treatment.workload.clone(),
+        platform: new.treatment.platform.clone(),
+        variant: new.treatment.variant().map(str::to_owned),
+        metric: new_here.name.clone(),
+        title: new_here.title.clone(),
+        better: new_here.better,
+        headline: true,
+        source: sources
+            .reduce(|one, other| one.combine(other))
+            .unwrap_or(new_here.source),
+        modelled: all.iter().any(|of| of.modelled),
+        ratio: Some(ratio),
+        certainty,
+        tax,
+        judgement: Judgement {
+            unsupported: (all.iter().filter_map(|of| of.unsupported()))
+                .min_by_key(|one| one.values),
+            lacks_work: all.iter().any(|of| of.lacks_work),
+            ..Judgement::default()
+        },
+        note: None,
+        withheld: None,
+        machines: None,
+    };
+    Some((comparison, pairs))
+}
