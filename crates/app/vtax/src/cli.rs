@@ -48,7 +48,7 @@ pub enum Command {
     /// Run a plan, or measure a command without one.
     ///
     /// An unfinished run in the results directory is resumed.
-    #[command(mut_arg("plan", |plan| plan.required(false).required_unless_present_any(["platform", "image"])))]
+    #[command(mut_arg("plan", |plan| plan.required(false).required_unless_present_any(["platform", "image", "variants"])))]
     Run(Box<RunArgs>),
     /// Merge shards of one run into one results directory.
     Merge(MergeArgs),

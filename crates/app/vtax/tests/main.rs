@@ -46,6 +46,7 @@ mod shapes;
 mod support;
 mod testbed;
 mod threat_model;
+mod variants;
 mod vmm;
 mod xenapi;
 

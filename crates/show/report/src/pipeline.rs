@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Comparisons in the formats that pipelines and statistics programs read: Markdown, CSV, Bencher Metric Format.
 
-use crate::analysis::{Comparison, Shift};
+use crate::analysis::words::is_leading;
+use crate::analysis::{Analysis, Comparison, Shift};
 use crate::compare::RunComparison;
 use crate::gate::JudgedGate;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use vtax_core::csv::field;
-use vtax_results::text::{Table, clean};
+use vtax_core::metric;
+use vtax_results::text::{Table, clean, columns, pad};
 
 /// A comparison of runs and its gates.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -23,23 +25,10 @@ impl Gated<'_> {
     /// Markdown: the gates, each run's headline metrics and differences, and the caveats.
     pub fn markdown(&self) -> String {
         let mut text = format!("### vtax: against {}\n", markdown(&self.comparison.first));
-        let mut table = Table::new(["gate", "run", "treatment", "outcome", "ratio"], 0..0);
-        for one in self.gates {
-            let outcome = one.outcome.to_string();
-            let cells = [&one.gate, &one.run, &one.treatment, &outcome, &one.reason];
-            table.row(cells.map(|cell| markdown(cell)));
-        }
-        if !self.gates.is_empty() {
-            text += &format!("\n{}", table.markdown());
-        }
+        text += &gates(self.gates, true);
         for run in &self.comparison.others {
-            let mut table = Table::new(["treatment", "metric", "ratio", "verdict"], 0..0);
-            for row in run.comparisons.iter().filter(|row| row.is_shown()) {
-                let ratio = row.ratio_in_words().unwrap_or_else(|| "–".to_owned());
-                let verdict = row.judgement.verdict.words();
-                table.row([&row.treatment, &row.metric, &ratio, verdict].map(markdown));
-            }
-            text += &format!("\n**{}**\n\n{}", markdown(&run.run), table.markdown());
+            let rows = rows(run.comparisons.iter().filter(|row| row.is_shown()));
+            text += &format!("\n**{}**\n\n{rows}", markdown(&run.run));
         }
         let cautions = self.comparison.cautions.iter();
         let cautions: String = cautions
@@ -82,6 +71,127 @@ impl Gated<'_> {
         }
         Value::Object(benchmarks)
     }
+}
+
+/// Markdown for the summary of a pipeline: the findings of one run, its gates, a picture of the ratios in the metric that leads,
+/// and its headline metrics.
+pub fn summary(analysis: &Analysis, judged: &[JudgedGate]) -> String {
+    let mut text = format!("### vtax: {}\n\n", markdown(&analysis.name));
+    let counts = analysis.counts;
+    text += &format!("{} of {} trials count.\n", counts.counted, counts.planned);
+    if let Some(advice) = &analysis.advice {
+        text += &format!("\n{}\n", markdown(advice));
+    }
+    let leading = analysis.sentences.iter().filter(|one| is_leading(one));
+    let leading: String = leading
+        .map(|one| format!("- {}\n", markdown(&one.text)))
+        .collect();
+    if !leading.is_empty() {
+        text += &format!("\n{leading}");
+    }
+    text += &gates(judged, false);
+    if let Some(picture) = picture(analysis) {
+        text += &format!("\n```text\n{picture}```\n");
+    }
+    let headlines = analysis.comparisons.iter().filter(|row| row.headline);
+    let shown = rows(headlines);
+    text + &format!("\n{shown}")
+}
+
+/// A table of judged gates, after an empty line; empty without gates. `has_run` is true where they are of several runs.
+fn gates(judged: &[JudgedGate], has_run: bool) -> String {
+    let run = |word: String| has_run.then_some(word);
+    let cells = |gate: &str, of: String, treatment: &str, outcome: &str, ratio: &str| {
+        let before = [Some(markdown(gate)), run(of)].into_iter().flatten();
+        let cells = before.chain([treatment, outcome, ratio].map(markdown));
+        cells.collect::<Vec<_>>()
+    };
+    let mut table = Table::new(
+        cells("gate", "run".to_owned(), "treatment", "outcome", "ratio"),
+        0..0,
+    );
+    for one in judged {
+        let (run, outcome) = (markdown(&one.run), one.outcome.to_string());
+        table.row(cells(&one.gate, run, &one.treatment, &outcome, &one.reason));
+    }
+    match judged {
+        [] => String::new(),
+        _ => format!("\n{}", table.markdown()),
+    }
+}
+
+/// A table of comparisons.
+fn rows<'a>(comparisons: impl Iterator<Item = &'a Comparison>) -> String {
+    let mut table = Table::new(["treatment", "metric", "ratio", "verdict"], 0..0);
+    for row in comparisons {
+        let ratio = row.ratio_in_words().unwrap_or_else(|| "–".to_owned());
+        let verdict = row.judgement.verdict.words();
+        table.row([&row.treatment, &row.metric, &ratio, verdict].map(markdown));
+    }
+    table.markdown()
+}
+
+/// The columns of the axis of a picture.
+const AXIS: usize = 41;
+
+/// The ratios to the baseline with their intervals on one logarithmic axis, in characters: `│` at 1, `●` at the ratio. The
+/// metric is the first of the headlines that leads. `None` without an interval.
+fn picture(analysis: &Analysis) -> Option<String> {
+    let has_interval = |row: &&Comparison| row.headline && row.interval().is_some();
+    let all = || analysis.comparisons.iter().filter(has_interval);
+    let leads = [metric::KNEE.name, metric::CPU_PER_WORK.name];
+    let lead = leads
+        .into_iter()
+        .find(|name| all().any(|row| row.metric == *name));
+    let lead = lead.or_else(|| Some(all().next()?.metric.as_str()))?;
+    let rows = all().filter(|row| row.metric == lead);
+    let rows = rows.filter_map(|row| Some((row, row.ratio?, row.interval()?)));
+    let rows: Vec<_> = rows
+        .filter(|(_, ratio, ends)| *ratio > 0.0 && ends.low > 0.0 && ends.high.is_finite())
+        .collect();
+    let first = rows
+        .iter()
+        .map(|(.., ends)| ends.low)
+        .fold(1.0, f64::min)
+        .ln();
+    let last = rows
+        .iter()
+        .map(|(.., ends)| ends.high)
+        .fold(1.0, f64::max)
+        .ln();
+    let width = (last - first).max(f64::MIN_POSITIVE);
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a share of the axis times its few columns"
+    )]
+    let column = |value: f64| {
+        let share = ((value.ln() - first) / width).clamp(0.0, 1.0);
+        (share * (AXIS - 1) as f64).round() as usize
+    };
+    let name = |row: &Comparison| clean(&row.treatment);
+    let longest = rows.iter().map(|(row, ..)| columns(&name(row))).max()?;
+    let mut text = format!("{lead}, ratio to the baseline\n");
+    for (row, ratio, ends) in &rows {
+        let mut axis = [' '; AXIS];
+        for place in axis
+            .iter_mut()
+            .take(column(ends.high) + 1)
+            .skip(column(ends.low))
+        {
+            *place = '─';
+        }
+        for (value, mark) in [(1.0, '│'), (*ratio, '●')] {
+            if let Some(place) = axis.get_mut(column(value)) {
+                *place = mark;
+            }
+        }
+        let axis: String = axis.iter().collect();
+        let shown = row.ratio_in_words().unwrap_or_default();
+        text += &format!("{}  {axis}  {shown}\n", pad(&name(row), longest));
+    }
+    Some(text)
 }
 
 /// One row for each comparison (RFC 4180), after the name of its run. Numbers that do not exist are empty.

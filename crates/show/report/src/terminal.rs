@@ -2,12 +2,13 @@
 //! Renders the table at the end of a run.
 
 use crate::analysis::certainty::{Kinds, ONE_SEED};
+use crate::analysis::words::is_leading;
 use crate::analysis::{
     Analysis, Comparison, MetricSummary, MetricVariance, NOISE_FLOOR, Sentence, TreatmentSummary,
     TrialRow, adjusted_in_words, headline_metrics, knee_in_words, not_separable,
 };
 use std::collections::{BTreeSet, HashMap};
-use vtax_core::{Source, counted, metric};
+use vtax_core::{Source, counted};
 use vtax_results::numbers::{Shown, common_scale, scaled};
 use vtax_results::stats::Verdict;
 use vtax_results::text::{at_most, clean, columns, cut, pad};
@@ -27,6 +28,7 @@ pub fn brief(analysis: &Analysis, width: usize, color: bool) -> String {
 }
 
 fn rendered(analysis: &Analysis, mut page: Page) -> String {
+    page.ratio = analysis.ratio_name();
     page.heading(analysis);
     page.provisional(analysis);
     for sentence in &analysis.installations {
@@ -65,6 +67,8 @@ struct Page {
     color: bool,
     /// The number of notes that are left out; `None` where all are printed.
     folded: Option<usize>,
+    /// The name of the ratio to the baseline.
+    ratio: &'static str,
 }
 
 impl Page {
@@ -74,6 +78,7 @@ impl Page {
             width: width.clamp(72, 120),
             color,
             folded: None,
+            ratio: "tax",
         }
     }
 
@@ -148,12 +153,8 @@ impl Page {
 
     /// Writes the findings in words: the first number of each treatment.
     fn findings(&mut self, analysis: &Analysis) {
-        let first = |sentence: &&Sentence| {
-            [metric::KNEE, metric::CPU_PER_WORK]
-                .iter()
-                .any(|lead| lead.is(&sentence.metric))
-        };
-        let found: Vec<&Sentence> = analysis.sentences.iter().filter(first).collect();
+        let first = analysis.sentences.iter().filter(|one| is_leading(one));
+        let found: Vec<&Sentence> = first.collect();
         if analysis.provisional || found.is_empty() {
             return;
         }
@@ -222,7 +223,7 @@ impl Page {
         let mean_width = mean_width.unwrap_or_default().max(19);
         let title_width = label_width + 6 + mean_width;
         let title = pad(&cut(&title, title_width - 3), title_width);
-        let header = format!("  {title}{:20}  difference", "tax");
+        let header = format!("  {title}{:20}  difference", self.ratio);
         self.line(&self.paint(DIM, &header));
         for (summary, own) in treatments.iter().zip(found.clone()) {
             // The varied levels are at the end of a name, so a name that does not fit has a line of its own.
@@ -354,14 +355,16 @@ impl Page {
         let taxes = analysis.comparisons.iter().filter(|of| of.headline);
         let kinds: Kinds = shown.chain(taxes.map(|of| of.certainty)).collect();
         let columns = match (kinds.has_intervals(), kinds.seeds && !kinds.trials) {
-            (false, _) => "n trials, value; tax is the ratio to the baseline",
+            (false, _) => "n trials, value; RATIO is the ratio to the baseline",
             (true, true) => {
-                "n trials, mean [95 % CI over seeds]; tax is the ratio to the baseline [95 % CI over seeds]: how much \
+                "n trials, mean [95 % CI over seeds]; RATIO is the ratio to the baseline [95 % CI over seeds]: how much \
                  chance there is in the timing"
             }
-            (true, false) => "n trials, mean [95 % CI]; tax is the ratio to the baseline [95 % CI]",
+            (true, false) => {
+                "n trials, mean [95 % CI]; RATIO is the ratio to the baseline [95 % CI]"
+            }
         };
-        self.paragraph(DIM, "  ", columns);
+        self.paragraph(DIM, "  ", &columns.replace("RATIO", self.ratio));
         if let Some(adjusted) = adjusted_in_words(&analysis.comparisons) {
             self.note(DIM, &adjusted);
         }

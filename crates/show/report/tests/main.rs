@@ -27,6 +27,7 @@ mod support;
 mod survey;
 mod suspects;
 mod variance;
+mod variants;
 mod verdicts;
 
 fn main() {

@@ -87,6 +87,9 @@ pub struct RunArgs {
     /// tax: exit status 4 where the interval is beyond it, 3 where the interval contains it. It can be given several times.
     #[arg(long = "fail-on", value_name = "GATE", conflicts_with_all = ["fleet", "part", "shard"])]
     pub gates: Vec<Gate>,
+    /// Append the findings and the gates to this file as Markdown, such as the summary of a pipeline.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["fleet", "part", "shard"])]
+    pub summary: Option<PathBuf>,
     #[command(flatten)]
     pub fleet: FleetArgs,
     #[command(flatten)]

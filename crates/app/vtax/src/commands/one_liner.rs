@@ -129,7 +129,11 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
         (None, Some(_)) => ENTRY_POINT.to_owned(),
         (service, _) => {
             let command = service.unwrap_or(&load);
-            name(&first.map_or_else(|| command.to_owned(), |one| one.in_command(command)))
+            let names = variants.iter().map(|one| name(&one.in_command(command)));
+            match names.collect::<Vec<_>>().as_slice() {
+                [] => name(command),
+                names => common_name(names),
+            }
         }
     };
     let workload = arguments.name.as_deref().unwrap_or(&program);
@@ -138,8 +142,16 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
         _ => workload.to_owned(),
     };
     let mut plan = PlanText::default();
+    let description = match variants.as_slice() {
+        [] => format!("the cost of {load}"),
+        all => {
+            let names = all.iter().map(|one| one.name.as_str());
+            let names: Vec<&str> = names.collect();
+            format!("the variants {} of {load}", names.join(", "))
+        }
+    };
     plan.text("name", &name)
-        .text("description", &format!("the cost of {load}"))
+        .text("description", &description)
         .value("repetitions", arguments.runs)
         .text("warmup", "0s");
     if let Some(image) = arguments.image.as_deref().filter(|text| !of_variant(text)) {
@@ -379,6 +391,21 @@ fn name(command: &str) -> String {
     name_of(base, "command")
 }
 
+/// The beginning that the names of variants share, `app` of `app-1.2` and `app-1.3`.
+fn common_name(names: &[String]) -> String {
+    let Some((first, others)) = names.split_first() else {
+        return "variants".to_owned();
+    };
+    if others.iter().all(|other| other == first) {
+        return first.clone();
+    }
+    let is_shared = |end: &usize| others.iter().all(|other| other.starts_with(&first[..*end]));
+    let ends = (1..=first.len()).filter(|end| first.is_char_boundary(*end));
+    let end = ends.take_while(is_shared).last().unwrap_or(0);
+    let shared = first[..end].trim_end_matches(|c: char| !c.is_ascii_alphabetic());
+    name_of(shared, "variants")
+}
+
 /// Returns a name for an image: the last part of its path or name, without a tag and `.tar`.
 fn name_of_image(image: &str) -> String {
     let (_, place) = image.split_once(':').unwrap_or_default();
@@ -547,6 +574,14 @@ mod tests {
         for (settings, path) in load.variants.iter().zip(&paths) {
             assert_eq!(settings.text("load.load"), Some("./app --bench 'a b'"));
             assert_eq!(files_of(settings), ["/opt/data", path]);
+        }
+        for (names, shared) in [
+            (["app-1.2", "app-1.3"], "app"),
+            (["app", "app"], "app"),
+            (["old", "new"], "variants"),
+            (["a1", "a2"], "a"),
+        ] {
+            assert_eq!(common_name(&names.map(str::to_owned)), shared);
         }
         // A value that is no file stands as it is.
         let plan = read(&CommandArgs {

@@ -10,6 +10,7 @@ use crate::output::{fail, outln};
 use crate::progress::{self, in_words, note};
 use rustix::process::geteuid;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,6 +25,7 @@ use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, Variation, treatm
 use vtax_lab::run::{self, Event, OwnInstruments, Planned, Progress, RunOptions, RunSummary};
 use vtax_report::analysis::Analysis;
 use vtax_report::gate::{self, Gate};
+use vtax_report::pipeline;
 use vtax_testbed::Speed;
 
 /// Checks that this process may make the guests of treatments, and the images of those that it lacks.
@@ -67,6 +69,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
         command,
         dry_run,
         gates,
+        summary,
     } = arguments;
     let catalogue = Catalogue::standard();
     let here = PathBuf::from(".");
@@ -192,7 +195,11 @@ pub fn run(arguments: RunArgs) -> Outcome {
         fail!("{failed}{reason}");
     }
     if is_whole {
-        judge(&analysis, &gates, arguments.format.is_json())
+        let judged = judge(&analysis, &gates, arguments.format.is_json());
+        if let Some(file) = &summary {
+            append_summary(file, &analysis, &gates)?;
+        }
+        judged
     } else {
         Ok(())
     }
@@ -207,6 +214,16 @@ fn most_frequent_failure(analysis: &Analysis) -> String {
     }
     let most = reasons.into_iter().max_by_key(|(_, times)| *times);
     most.map_or_else(String::new, |(reason, _)| format!("\n{reason}"))
+}
+
+/// Appends the findings of a run and its gates to a file.
+fn append_summary(file: &Path, analysis: &Analysis, given: &[Gate]) -> Outcome {
+    let gates = gate::judge_run(analysis, given)?;
+    let mut summary = vtax_files::append(file)?;
+    let text = pipeline::summary(analysis, &gates);
+    Ok(summary
+        .write_all(text.as_bytes())
+        .map_err(HostError::file("write", file))?)
 }
 
 /// Judges a finished run: whether any trial counts, the given gates, and those of its plan that need no base run. `json`

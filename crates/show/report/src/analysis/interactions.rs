@@ -4,7 +4,12 @@
 
 use super::{Comparison, Judgement, MetricSummary, TreatmentSummary, by_label, checks};
 use std::collections::BTreeMap;
+use vtax_core::{Quantity, Unit, metric};
+use vtax_results::Trial;
 use vtax_results::stats::{self, seed_of};
+
+/// Amounts of work that differ by more than this share are told.
+const OTHER_WORK: f64 = 0.02;
 
 /// The kind of the platform that taxes refer to, where a plan has one; otherwise its first platform.
 const REFERENCE: &str = "native";
@@ -47,6 +52,45 @@ pub(super) fn compare(
 pub(crate) fn is_across_variants(new: &TreatmentSummary, old: &TreatmentSummary) -> bool {
     let (new, old) = (&new.treatment, &old.treatment);
     new.platform == old.platform && new.variant() != old.variant()
+}
+
+/// A sentence for each variant whose command does another amount of work in a trial than the first one's, before it ends.
+pub(super) fn other_work<'a>(
+    summaries: &[TreatmentSummary],
+    trials: impl Iterator<Item = &'a Trial>,
+) -> Vec<String> {
+    let mut amounts: BTreeMap<&str, (f64, f64, Unit)> = BTreeMap::new();
+    for trial in trials {
+        let ends_itself = trial.metrics.contains_key(metric::ELAPSED.name);
+        if let Some(work) = trial.work.as_ref().filter(|_| ends_itself) {
+            let label = trial.treatment.label.as_str();
+            let own = amounts.entry(label).or_insert((0.0, 0.0, work.unit));
+            *own = (own.0 + work.amount, own.1 + 1.0, own.2);
+        }
+    }
+    let labels = by_label(summaries);
+    let lines = summaries.iter().filter_map(|new| {
+        let old = labels.get(new.treatment.baseline.as_deref()?).copied()?;
+        let both = [new, old].map(|of| amounts.get(of.treatment.label.as_str()));
+        let [Some((new_sum, new_n, unit)), Some((old_sum, old_n, other))] = both else {
+            return None;
+        };
+        let (new_mean, old_mean) = (new_sum / new_n, old_sum / old_n);
+        let is_same = (new_mean / old_mean).ln().abs() <= OTHER_WORK.ln_1p();
+        if !is_across_variants(new, old) || unit != other || is_same {
+            return None;
+        }
+        let shown = |amount| Quantity::new(amount, *unit).to_string();
+        Some(format!(
+            "{}: a trial does {}, and {} with variant {}: costs for a unit of work compare, the time until the command ended \
+             does not.",
+            new.treatment.label,
+            shown(new_mean),
+            shown(old_mean),
+            old.treatment.variant().unwrap_or_default(),
+        ))
+    });
+    lines.collect()
 }
 
 /// The same treatment on another platform, which may lack some of its factors.

@@ -128,6 +128,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         all.map(|read| &read.trial)
     };
     let fixed_times = fixed_time::mark(&mut summaries, counted());
+    let other_work = interactions::other_work(&summaries, counted());
     let block_of = blocks(&trials);
     let (mut comparisons, pairs) = match standing {
         Standing::Nothing => Default::default(),
@@ -216,6 +217,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     analysis.noise = noise::lines(&analysis);
     analysis.noise.extend(launches);
     analysis.noise.extend(fixed_times);
+    analysis.noise.extend(other_work);
     analysis.sentences = words::sentences(&analysis, &trials);
     let changes = words::tax_changes(&analysis);
     analysis.sentences.extend(changes);

@@ -117,6 +117,11 @@ impl Analysis {
         })
     }
 
+    /// The name of the ratio to the baseline: of variants it is no tax.
+    pub fn ratio_name(&self) -> &'static str {
+        if self.has_variants() { "change" } else { "tax" }
+    }
+
     /// Whether the run compares variants.
     pub fn has_variants(&self) -> bool {
         self.changed().next().is_some()

@@ -54,7 +54,16 @@ impl Analysis {
         let title = own.first().and_then(|of| noun(&of.treatment));
         // The baseline of a platform can be the platform itself at another level.
         let baseline = |of: &Comparison| match labels.get(of.baseline.as_str()) {
-            Some(other) if noun(&of.treatment) == Some(&other.noun) => other.short.clone(),
+            Some(other) if noun(&of.treatment) == Some(&other.noun) => {
+                match other
+                    .treatment
+                    .variant()
+                    .filter(|_| self.is_across_variants(of))
+                {
+                    Some(variant) => format!("variant {variant}"),
+                    None => other.short.clone(),
+                }
+            }
             Some(other) => other.noun.clone(),
             None => of.baseline.clone(),
         };

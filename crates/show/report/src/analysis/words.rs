@@ -10,6 +10,12 @@ use vtax_results::numbers::{percent, ratio};
 use vtax_results::stats::{REPEATS_WITHIN, Tax, Verdict};
 use vtax_results::{Treatment, VARIANT};
 
+/// Whether a sentence is of the metrics that lead a report.
+pub(crate) fn is_leading(sentence: &Sentence) -> bool {
+    let leads = [metric::KNEE, metric::CPU_PER_WORK];
+    leads.iter().any(|lead| lead.is(&sentence.metric))
+}
+
 /// Adds the plan's platform name to the noun of platforms that would share one.
 pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
     let mut called: HashMap<String, HashSet<String>> = HashMap::new();
@@ -103,8 +109,8 @@ pub(super) fn shorts(
     named().map(short).collect()
 }
 
-/// One sentence for each change of a tax between variants in the metric of a platform that leads.
-pub(super) fn tax_changes(analysis: &Analysis) -> Vec<Sentence> {
+/// One sentence for each change of a tax between variants.
+pub(crate) fn tax_changes(analysis: &Analysis) -> Vec<Sentence> {
     let labels = analysis.by_label();
     let found = analysis.tax_changes.iter().filter_map(|change| {
         let own = labels.get(change.treatment.as_str())?;
@@ -203,7 +209,7 @@ fn sentence(
             {
                 subject = format!("variant {mine}");
                 object = format!("variant {theirs}");
-                condition.push_str(&format!(" in {}", treatment.noun));
+                condition.push_str(&format!(" {}", at(&treatment.noun)));
             }
             (mine, theirs) => {
                 for (side, level) in [(&mut subject, mine), (&mut object, theirs)] {
@@ -310,6 +316,16 @@ fn sentence(
             "{against}: no difference shown in {quantity} {scope}{condition} ({shown}, {evidence})."
         ),
     }
+}
+
+/// The place of what runs there: on bare metal, in a VM.
+fn at(noun: &str) -> String {
+    let word = if noun.starts_with("bare metal") {
+        "on"
+    } else {
+        "in"
+    };
+    format!("{word} {noun}")
 }
 
 /// The robust ratio, where it differs from the mean ratio by a quarter of the interval or more.

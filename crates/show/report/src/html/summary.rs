@@ -3,6 +3,7 @@
 
 use super::frame::{SUMMARY, banner, figure_place, fold, prose, prose_with, run_facts, section};
 use crate::analysis::certainty::{Kinds, ONE_SEED};
+use crate::analysis::words::{is_leading, tax_changes};
 use crate::analysis::{Analysis, Sentence, adjusted_in_words, asked_effect, knee_in_words};
 use crate::figures::Figure;
 use maud::{Markup, html};
@@ -62,6 +63,9 @@ pub(super) fn found(analysis: &Analysis, first: Option<&Figure>) -> Markup {
                     @for of in &verdicts {
                         li class=[of.different.then_some("different")] { b { (of.title) } ", " (with_bold_ratios(&of.text)) }
                     }
+                }
+                @for of in tax_changes(analysis).iter().filter(|of| is_leading(of)) {
+                    p { (with_bold_ratios(&of.text)) }
                 }
                 p.key { "● a difference is shown. ○ none is shown, which is not proof of equality." }
             }

@@ -44,12 +44,14 @@ pub(super) fn tables(analysis: &Analysis) -> Markup {
 fn legend(analysis: &Analysis) -> Markup {
     let metrics = analysis.treatments.iter().flat_map(|of| &of.metrics);
     let kinds: Kinds = metrics.map(|metric| metric.certainty).collect();
-    let exact =
-        "xact for this host, image and seed; below it the tax, the seed and the number of trials.";
+    let ratio = analysis.ratio_name();
+    let exact = format!(
+        "xact for this host, image and seed; below it the {ratio}, the seed and the number of trials."
+    );
     html! {
         p.key {
             @if kinds.has_intervals() {
-                "Mean with its " (kinds.interval()) "; below it the tax, which is the ratio to the baseline (● a difference is shown, \
+                "Mean with its " (kinds.interval()) "; below it the " (ratio) ", which is the ratio to the baseline (● a difference is shown, \
                  ○ none is shown), the median, the standard deviation (SD) and the number of trials."
                 @if kinds.exact { " What has a seed there: e" (exact) }
             } @else {
@@ -282,13 +284,13 @@ fn comparisons(analysis: &Analysis) -> Markup {
     html! {
         @for (of, comparisons) in [("headline", &headline), ("other", &rest)] {
             @if !comparisons.is_empty() {
-                (fold(&format!("{} of {of} metrics with the baseline", counted(comparisons.len(), "comparison")), false, &comparison_rows(comparisons)))
+                (fold(&format!("{} of {of} metrics with the baseline", counted(comparisons.len(), "comparison")), false, &comparison_rows(comparisons, analysis.ratio_name())))
             }
         }
     }
 }
 
-fn comparison_rows(comparisons: &[&Comparison]) -> Markup {
+fn comparison_rows(comparisons: &[&Comparison], ratio: &str) -> Markup {
     let rows = html! {
         @for comparison in comparisons {
             tr {
@@ -311,7 +313,7 @@ fn comparison_rows(comparisons: &[&Comparison]) -> Markup {
         }
     };
     let tests = ["Cliff’s δ", "p, permutation", "p, Student’s t, adjusted"];
-    let head = ["treatment", "metric", "tax", "n"].into_iter();
+    let head = ["treatment", "metric", ratio, "n"].into_iter();
     table(head.chain(tests).chain(["verdict"]), &rows)
 }
 

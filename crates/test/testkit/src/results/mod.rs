@@ -63,6 +63,8 @@ pub struct Fake {
     pub rate: u64,
     /// Levels of the factor `link.mtu`; none for a run without factors.
     pub mtu: Vec<u32>,
+    /// Variants: the name, its cost, and its further cost in a VM, relative to the first; none for a run without variants.
+    pub variants: Vec<(&'static str, f64, f64)>,
     /// `local`, `testbed:kvm`.
     pub place: &'static str,
     /// `full` or `quick`.
@@ -87,6 +89,7 @@ impl Default for Fake {
             seconds: 20,
             rate: 2,
             mtu: Vec::new(),
+            variants: Vec::new(),
             place: "local",
             profile: "full",
             vm_cost: 3.1,
@@ -207,6 +210,21 @@ impl Fake {
                 workload_kind: workload.to_owned(),
             })
         });
+        if self.variants.is_empty() {
+            return treatments.collect();
+        }
+        let treatments = treatments.flat_map(|treatment| {
+            let label = |variant: &str| format!("{} · variant={variant}", treatment.label);
+            let of = |(number, (variant, ..)): (usize, &(&str, f64, f64))| {
+                let mut own = treatment.clone();
+                own.label = label(variant);
+                own.baseline = (number > 0).then(|| label(self.variants[0].0));
+                own.factors
+                    .insert("variant".to_owned(), (*variant).to_owned());
+                own
+            };
+            self.variants.iter().enumerate().map(of).collect::<Vec<_>>()
+        });
         treatments.collect()
     }
 
@@ -319,6 +337,13 @@ impl Fake {
             (true, _) => self.vm_cost,
             (false, _) => 1.0,
         };
+        let mut variants = self.variants.iter();
+        let variant = variants.find(|(name, ..)| treatment.variant() == Some(*name));
+        let of_variant = variant.map_or(
+            1.0,
+            |(_, cost, in_vm)| if vm { cost * in_vm } else { *cost },
+        );
+        let cost = cost * of_variant;
         let mtu = treatment.factors.get("link.mtu");
         let mtu: f64 = mtu.map_or(1500.0, |mtu| mtu.parse().unwrap());
         let cost = cost * (1500.0 / mtu).powf(0.4);
