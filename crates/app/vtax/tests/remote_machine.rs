@@ -193,6 +193,7 @@ fn record(path: &Path) {
         treatments: vec![treatment],
         schedule: vec![scheduled(1), scheduled(2)],
         minimum_effect: 0.01,
+        extended: false,
     };
     let results = ResultsDir::create(path, &run, PLAN, &serde_json::json!({})).unwrap();
     for (index, scheduled) in (0..).zip(&run.schedule) {

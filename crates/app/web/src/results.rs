@@ -423,6 +423,7 @@ mod tests {
             schedule: Vec::new(),
             treatments: Vec::new(),
             minimum_effect: 0.0,
+            extended: false,
         };
         ResultsDir::create(path, &run, "", &serde_json::Value::Null).unwrap();
         fs::write(path.join("report.html"), report).unwrap();

@@ -132,6 +132,7 @@ fn run(path: &Path, words: &str) -> ResultsDir {
             .collect(),
         treatments,
         minimum_effect: 0.0,
+        extended: false,
     };
     let host = serde_json::json!({"cpu": format!("Example CPU{words}")});
     let results = ResultsDir::create(path, &run, &format!("# {words}\n"), &host).unwrap();

@@ -408,6 +408,7 @@ mod tests {
                 trials.len().max(1)
             ],
             minimum_effect: 0.02,
+            extended: false,
         };
         let results = ResultsDir::create(&folder.join("run"), &run, "", &json!({})).unwrap();
         for (index, trial) in (0..).zip(trials) {

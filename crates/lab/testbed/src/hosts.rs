@@ -120,6 +120,8 @@ pub fn run_plan(
             Source::Measured
         },
         own: None,
+        knows: None,
+        more: 0,
     };
     let directory = Scratch::create(&std::env::temp_dir())?;
     let payload = payload(run).pack(directory.path(), run.host.hypervisor)?;

@@ -3,6 +3,7 @@
 
 mod history;
 mod levels;
+mod looks;
 mod metrics;
 mod percentiles;
 mod shifts;
@@ -111,6 +112,7 @@ pub fn figures(analysis: &Analysis) -> Vec<Figure> {
     });
     let mut figures: Vec<Figure> = taxes::forest(analysis, &all)
         .into_iter()
+        .chain(looks::narrowing(analysis, &all))
         .chain(of_metrics)
         .chain(of_levels)
         .chain(of_stages)

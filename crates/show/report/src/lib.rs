@@ -27,3 +27,4 @@ mod reference;
 pub mod survey;
 pub mod svg;
 pub mod terminal;
+pub mod until;

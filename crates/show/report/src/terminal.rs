@@ -2,7 +2,7 @@
 //! Renders the table at the end of a run.
 
 use crate::analysis::certainty::{Kinds, ONE_SEED};
-use crate::analysis::words::is_leading;
+use crate::analysis::words::{at_every_look, is_leading};
 use crate::analysis::{
     Analysis, Comparison, MetricSummary, MetricVariance, NOISE_FLOOR, Sentence, TreatmentSummary,
     TrialRow, adjusted_in_words, headline_metrics, knee_in_words, not_separable,
@@ -365,6 +365,9 @@ impl Page {
             }
         };
         self.paragraph(DIM, "  ", &columns.replace("RATIO", self.ratio));
+        if let Some(line) = at_every_look(analysis) {
+            self.paragraph(DIM, "  ", line);
+        }
         if let Some(adjusted) = adjusted_in_words(&analysis.comparisons) {
             self.note(DIM, &adjusted);
         }

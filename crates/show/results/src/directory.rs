@@ -2,9 +2,10 @@
 //! Creates, extends and reads a results directory; the only module with its layout.
 
 use super::checksums::{self, SUMS};
+use super::trial::at_most;
 use super::{
-    FORMAT, HistogramRecord, ResultsError, RunInfo, SampleReader, SampleWriter, Trial, Work,
-    histograms,
+    FORMAT, HistogramRecord, ResultsError, RunInfo, SampleReader, SampleWriter, Scheduled, Trial,
+    Work, histograms,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -18,6 +19,10 @@ const MOST_BYTES: u64 = 16 << 20;
 
 /// Written last, so a directory with this file is complete.
 const RUN: &str = "run.json";
+/// The trials that were added to the planned ones. It is written at once, so that a killed writer leaves the run as it was.
+const MORE: &str = "more.json";
+/// The most trials of a run.
+const MOST_TRIALS: usize = 1_000_000;
 /// The directory of the trials.
 pub(super) const TRIALS: &str = "trials";
 /// In the directory of an unfinished trial: its progress events.
@@ -120,9 +125,37 @@ impl ResultsDir {
             return Err(ResultsError::NotARun(dir.path().to_owned()));
         }
         let remedy = "Restore it from a copy; the trials beside it are not affected";
-        let run: RunInfo = read_json(&dir, Path::new(RUN), remedy)?;
+        let mut run: RunInfo = read_json(&dir, Path::new(RUN), remedy)?;
         run.check(&dir.path().join(RUN))?;
+        if dir.contains(MORE) {
+            let remedy = "Remove it: the planned trials are not affected";
+            let more: Vec<Scheduled> = read_json(&dir, Path::new(MORE), remedy)?;
+            let path = dir.path().join(MORE);
+            let count = run.schedule.len().saturating_add(more.len());
+            at_most(&path, "trials", count, MOST_TRIALS)?;
+            run.schedule.extend(more);
+            run.extended = true;
+        }
         Ok(Self { dir, run })
+    }
+
+    /// Adds trials after the planned ones. Intervals of the run then hold at every look.
+    ///
+    /// # Errors
+    /// When the file cannot be written, or they would be too many.
+    pub fn extend(&mut self, more: &[Scheduled]) -> Result<(), ResultsError> {
+        let path = self.path().join(MORE);
+        let count = self.run.schedule.len().saturating_add(more.len());
+        at_most(&path, "trials", count, MOST_TRIALS)?;
+        let mut all: Vec<Scheduled> = match self.dir.contains(MORE) {
+            true => read_json(&self.dir, Path::new(MORE), "Remove it")?,
+            false => Vec::new(),
+        };
+        all.extend_from_slice(more);
+        self.dir.write(MORE, &to_json(&path, &all)?)?;
+        self.run.schedule.extend_from_slice(more);
+        self.run.extended = true;
+        Ok(())
     }
 
     /// Opens a run to continue it: as [`ResultsDir::open`], and removes the unfinished trial of a killed run. Only for

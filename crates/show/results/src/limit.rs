@@ -215,6 +215,111 @@ impl FromStr for Gate {
     }
 }
 
+/// When a run knows enough: `METRIC ± 2%`, or `decided: GATE`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Until {
+    /// Each interval of the metric's ratios is narrow enough.
+    Width {
+        /// The metric.
+        metric: String,
+        /// Label of the treatment, or name of the platform or variant; `None` for every treatment with the metric.
+        subject: Option<String>,
+        /// The half width, 0.02 for ±2 %.
+        width: f64,
+    },
+    /// A gate is passed or missed.
+    Decided(Gate),
+}
+
+/// A text that says no end of a run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UntilError {
+    /// No width.
+    #[error(
+        "`{0}` is no end of a run: write `METRIC ± 2%`, `METRIC of NAME ± 2%`, or `decided: GATE` such as `decided: \
+         cpu.per_work > +5%`"
+    )]
+    Form(String),
+    /// A gate that cannot be read.
+    #[error("{0}")]
+    Gate(String),
+}
+
+impl FromStr for Until {
+    type Err = UntilError;
+
+    fn from_str(text: &str) -> Result<Self, UntilError> {
+        if let Some(gate) = text.trim().strip_prefix("decided:") {
+            let gate = gate.trim().parse::<Gate>();
+            return gate
+                .map(Self::Decided)
+                .map_err(|wrong| UntilError::Gate(wrong.to_string()));
+        }
+        let wrong = || UntilError::Form(clean(text));
+        let split = text.split_once('±').or_else(|| text.split_once("+-"));
+        let (named, width) = split.ok_or_else(wrong)?;
+        let width = width
+            .trim()
+            .strip_suffix('%')
+            .and_then(|number| number.trim().parse::<f64>().ok());
+        let width = width
+            .filter(|width| (0.01..=1000.0).contains(width))
+            .ok_or_else(wrong)?;
+        let (metric, subject) = match named.trim().split_once(" of ") {
+            Some((metric, subject)) => (metric.trim(), Some(subject.trim())),
+            None => (named.trim(), None),
+        };
+        let is_name = |name: &str| !name.is_empty();
+        if metric.contains(char::is_whitespace) || !is_name(metric) || !subject.is_none_or(is_name)
+        {
+            return Err(wrong());
+        }
+        Ok(Self::Width {
+            metric: metric.to_owned(),
+            subject: subject.map(str::to_owned),
+            width: width / 100.0,
+        })
+    }
+}
+
+impl Until {
+    /// The label of a treatment, or the name of a platform or variant, that it is of.
+    pub fn subject(&self) -> Option<&str> {
+        match self {
+            Self::Width { subject, .. } => subject.as_deref(),
+            Self::Decided(gate) => gate.subject.as_deref(),
+        }
+    }
+}
+
+impl fmt::Display for Until {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Width {
+                metric,
+                subject,
+                width,
+            } => {
+                let of = subject
+                    .as_ref()
+                    .map_or_else(String::new, |name| format!(" of {name}"));
+                write!(f, "{metric}{of} ± {}", crate::numbers::percent(*width))
+            }
+            Self::Decided(gate) => write!(f, "decided: {}", gate.text),
+        }
+    }
+}
+
+/// Whether a gate or an end of a run that has this subject is of a treatment.
+pub fn is_of(
+    subject: Option<&str>,
+    treatment: &str,
+    platform: &str,
+    variant: Option<&str>,
+) -> bool {
+    subject.is_none_or(|name| name == treatment || name == platform || variant == Some(name))
+}
+
 impl Gate {
     /// Whether a ratio is within the limit.
     pub fn allows(&self, ratio: f64) -> bool {
@@ -236,7 +341,6 @@ impl Gate {
 
     /// Whether the gate applies to the treatment with this label, of this platform and variant.
     pub fn applies_to(&self, treatment: &str, platform: &str, variant: Option<&str>) -> bool {
-        let subject = self.subject.as_deref();
-        subject.is_none_or(|name| name == treatment || name == platform || variant == Some(name))
+        is_of(self.subject.as_deref(), treatment, platform, variant)
     }
 }

@@ -77,6 +77,13 @@ impl RunPlan {
         self.problem.as_deref().map_or(Ok(&self.gates), Err)
     }
 
+    /// Whether the run is looked at while it goes on, and ends when it knows enough.
+    pub fn ends_when_it_knows(&self) -> bool {
+        self.keys
+            .get("stop.rule")
+            .is_some_and(|rule| rule == "\"until\"")
+    }
+
     /// The keys that only one of two plans has, or that differ; `None` where a plan cannot be read.
     pub fn differing(&self, other: &Self) -> Option<Vec<String>> {
         self.differing_as("", other, "")

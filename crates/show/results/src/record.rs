@@ -7,7 +7,7 @@ use super::directory::trial_index;
 use std::path::{Component, Path};
 
 /// Files of the run.
-const RUN: [&str; 4] = ["plan.toml", "host.json", "run.json", SUMS];
+const RUN: [&str; 5] = ["plan.toml", "host.json", "run.json", "more.json", SUMS];
 /// Files of a trial; the last one is the log of an emulated host.
 const TRIAL: [&str; 7] = [
     "trial.json",
@@ -53,6 +53,7 @@ mod tests {
     fn the_record_is_its_files_and_nothing_else() {
         for name in [
             "run.json",
+            "more.json",
             "plan.toml",
             "host.json",
             "SHA256SUMS",

@@ -79,11 +79,19 @@ pub struct RunInfo {
     pub schedule: Vec<Scheduled>,
     /// Smallest relative difference that counts as a difference, such as 0.02.
     pub minimum_effect: f64,
+    /// Whether blocks were added after the planned ones, by someone who may have looked at these.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub extended: bool,
 }
 
 /// A record has at most `most` of `what`: time and memory grow with them, and a page with more of them is
 /// of no use.
-fn at_most(path: &Path, what: &'static str, count: usize, most: usize) -> Result<(), ResultsError> {
+pub(super) fn at_most(
+    path: &Path,
+    what: &'static str,
+    count: usize,
+    most: usize,
+) -> Result<(), ResultsError> {
     if count <= most {
         return Ok(());
     }

@@ -13,6 +13,7 @@ use vtax_lab::plan::Shard;
 use vtax_lab::plan::new::Subject;
 use vtax_log::Details;
 use vtax_report::gate::Gate;
+use vtax_results::limit::Until;
 
 #[derive(Debug, Subcommand)]
 pub enum PlanCommand {
@@ -132,6 +133,13 @@ pub struct CommandArgs {
     /// Measured runs on each platform.
     #[arg(long, value_name = "N", default_value_t = 5, requires = "guests", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: u32,
+    /// End the run when it knows enough: `METRIC ± 2%`, or `decided: GATE`. Its intervals hold at every look, so that the
+    /// looks make no false alarms. --runs is then the least number of runs.
+    #[arg(long, value_name = "WHEN", requires = "guests")]
+    pub until: Option<Until>,
+    /// The most runs on each platform, with --until.
+    #[arg(long, value_name = "RUNS", default_value_t = 100, requires = "until", value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    pub at_most: u32,
     /// Debian packages that the image gets.
     #[arg(
         long,
@@ -270,6 +278,9 @@ pub struct PlanRunArgs {
     /// Use the quick profile: short durations, few repetitions, marked as such in the report.
     #[arg(long)]
     pub quick: bool,
+    /// Add this many blocks to the run of the results directory. Its intervals then hold at every look, and are wider.
+    #[arg(long, value_name = "BLOCKS", default_value_t, requires = "results", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub more: u32,
     #[command(flatten)]
     pub at: PlaceArgs,
     #[command(flatten)]

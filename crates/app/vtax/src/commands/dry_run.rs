@@ -36,6 +36,8 @@ pub fn show(planned: Planned<'_>, arguments: &PlanRunArgs, shard: Option<Shard>)
         place: arguments.at.place.to_string(),
         host: Source::Measured,
         own: None,
+        knows: None,
+        more: 0,
     };
     let dry = dry_run(planned, &options, &signals)?;
     end_with_reader()?;

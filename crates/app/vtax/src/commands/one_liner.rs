@@ -49,7 +49,7 @@ pub enum CommandLineError {
 }
 
 /// The option that gives each key of the plan.
-const OPTIONS: [(&str, &str); 15] = [
+const OPTIONS: [(&str, &str); 16] = [
     ("variant", "--variant"),
     ("kind", "--platform"),
     ("image", "--image"),
@@ -64,6 +64,7 @@ const OPTIONS: [(&str, &str); 15] = [
     ("metrics", "--metric"),
     ("name", "--name"),
     ("repetitions", "--runs"),
+    ("stop", "--until"),
     ("warmup_runs", "--warmup"),
 ];
 
@@ -152,8 +153,19 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
     };
     plan.text("name", &name)
         .text("description", &description)
-        .value("repetitions", arguments.runs)
+        .value(
+            "repetitions",
+            arguments
+                .until
+                .as_ref()
+                .map_or(arguments.runs, |_| arguments.at_most),
+        )
         .text("warmup", "0s");
+    if let Some(until) = &arguments.until {
+        plan.text("stop.rule", "until")
+            .text("stop.until", &until.to_string())
+            .value("stop.minimum", arguments.runs.clamp(2, arguments.at_most));
+    }
     if let Some(image) = arguments.image.as_deref().filter(|text| !of_variant(text)) {
         plan.text("image", &absolute_image(image)?);
     }

@@ -22,10 +22,14 @@ use vtax_host::{HostError, cell, kernel_file};
 use vtax_lab::LabError;
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, Variation, treatments};
-use vtax_lab::run::{self, Event, OwnInstruments, Planned, Progress, RunOptions, RunSummary};
+use vtax_lab::run::{
+    self, Event, Known, Knows, OwnInstruments, Planned, Progress, RunOptions, RunSummary,
+};
 use vtax_report::analysis::Analysis;
 use vtax_report::gate::{self, Gate};
 use vtax_report::pipeline;
+use vtax_results::ResultsDir;
+use vtax_results::limit::Until;
 use vtax_testbed::Speed;
 
 /// Checks that this process may make the guests of treatments, and the images of those that it lacks.
@@ -88,6 +92,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
         }
     };
     plan.check_place(&arguments.at.place)?;
+    check_more(&arguments, shard.as_ref())?;
     let all = treatments(&plan, &catalogue);
     let treatments = narrowed(&mut plan, all, &arguments)?;
     let planned = Planned {
@@ -280,12 +285,9 @@ pub fn run_here(
             enable_shares()?;
         }
     }
-    run::run(
-        planned,
-        &options(&arguments.at, results, share)?,
-        signals,
-        progress,
-    )
+    let mut options = options(&arguments.at, results, share)?;
+    options.more = arguments.more;
+    run::run(planned, &options, signals, progress)
 }
 
 /// Enables weights and caps of guests in this emulated host. It starts without them, because the controller changes the
@@ -325,7 +327,28 @@ pub fn options(at: &PlaceArgs, results: &Path, share: Share) -> Result<RunOption
             Source::Measured
         },
         own,
+        knows: Some(Arc::new(ByReport)),
+        more: 0,
     })
+}
+
+/// Looks at a run by its report.
+#[derive(Debug)]
+pub struct ByReport;
+
+impl Knows for ByReport {
+    fn look(&self, results: &ResultsDir, until: &Until) -> Known {
+        match vtax_report::until::look(results, until) {
+            Ok((is_enough, in_words)) => Known {
+                is_enough,
+                in_words,
+            },
+            Err(cause) => Known {
+                is_enough: false,
+                in_words: format!("{until}: {cause}"),
+            },
+        }
+    }
 }
 
 /// The treatments that are to run: all, or one of them, once.
@@ -351,11 +374,29 @@ pub fn narrowed(
     Ok(vec![treatments.swap_remove(number)])
 }
 
+/// Checks that blocks can be added to a run at its place.
+///
+/// # Errors
+/// When it is one of emulated hosts, or a part of a run.
+fn check_more(arguments: &PlanRunArgs, shard: Option<&Shard>) -> Result<(), LabError> {
+    let why = match arguments.at.place {
+        _ if arguments.more == 0 => return Ok(()),
+        Place::Testbed(_) => "its blocks repeat: give the plan more `seeds` or `draws`",
+        _ if shard.is_some() => "it is a part of a run: run the plan with more blocks",
+        _ => return Ok(()),
+    };
+    Err(LabError::Plan(format!(
+        "--more {} adds no blocks to this run: {why}",
+        arguments.more
+    )))
+}
+
 /// The arguments that are also passed to the other vtax.
 pub fn forwarded(arguments: &PlanRunArgs, shard: Option<&Shard>) -> Vec<String> {
     let quick = arguments.quick.then(|| "--quick".to_owned());
     let shard = shard.map(|shard| format!("--shard={shard}"));
-    quick.into_iter().chain(shard).collect()
+    let more = (arguments.more > 0).then(|| format!("--more={}", arguments.more));
+    quick.into_iter().chain(shard).chain(more).collect()
 }
 
 pub fn restore(arguments: &RestoreArgs) -> Outcome {

@@ -88,7 +88,8 @@ keys! {
     }
     /// The keys of `[stop]`.
     STOP {
-        "rule": Choice(&["fixed", "precision"]), [] "`fixed`: all blocks run; `precision`: blocks run until intervals are narrow";
+        "rule": Choice(&["fixed", "precision", "until"]), [] "`fixed`: all blocks run; `precision`: until means are known; `until`: until ratios are";
+        "until": Text("end"), [] "with the rule `until`: `METRIC ± 2%`, or `decided: GATE`";
         "metric": Text("metric"), [metric::CPU_PER_WORK.name] "the metric whose interval decides";
         "width": Number(0.001, 1.0), ["0.05"] "the wanted half width of each interval, relative to the mean";
         "minimum": Integer(2, 100_000), ["5"] "blocks that run in any case";

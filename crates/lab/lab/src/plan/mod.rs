@@ -37,7 +37,7 @@ use std::time::Duration;
 use vtax_host::cell::OuterNetwork;
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::command::KIND;
-use vtax_results::limit::PlannedGate;
+use vtax_results::limit::{PlannedGate, Until};
 
 /// A validated plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -209,7 +209,7 @@ pub enum Order {
     Sequential,
 }
 
-/// The rule to end a run. No rule ends a run at statistical significance, which would bias the result.
+/// The rule to end a run. None ends it at the significance of one look, which would bias the result.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StopRule {
     /// After `repetitions` blocks.
@@ -220,6 +220,15 @@ pub enum StopRule {
         metric: String,
         /// Wanted half width, relative to the mean.
         width: f64,
+        /// Blocks to run in any case.
+        minimum: u32,
+        /// The time after which no new block starts.
+        time_cap: Duration,
+    },
+    /// When the report knows enough, by intervals that hold at every look.
+    Until {
+        /// What it must know.
+        until: Until,
         /// Blocks to run in any case.
         minimum: u32,
         /// The time after which no new block starts.
@@ -308,7 +317,9 @@ impl Plan {
         for workload in &mut self.workloads {
             workload.profile = workload.profile.clone().with_levels_of(self.duration);
         }
-        if let StopRule::Precision { minimum, .. } = &mut self.stop {
+        if let StopRule::Precision { minimum, .. } | StopRule::Until { minimum, .. } =
+            &mut self.stop
+        {
             *minimum = (*minimum).min(self.repetitions);
         }
         self.is_quick = true;

@@ -6,7 +6,7 @@ use crate::plan::{Order, schedule};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use vtax_host::{Roots, facts};
-use vtax_results::{FORMAT, ResultsDir, RunInfo, Treatment};
+use vtax_results::{FORMAT, ResultsDir, RunInfo, Scheduled, Treatment};
 
 /// The description of a run that has no directory yet.
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +65,7 @@ impl NewRun<'_> {
             schedule: schedule(treatments.len(), self.repetitions, self.order, self.seed),
             treatments,
             minimum_effect: self.minimum_effect,
+            extended: false,
         };
         let facts = serde_json::to_value(facts::facts(roots, None))
             .map_err(|cause| LabError::other(cause.to_string()))?;
@@ -99,6 +100,31 @@ impl NewRun<'_> {
             )));
         }
         Ok(())
+    }
+
+    /// The trials of `more` blocks after those of a directory, in the order that a longer plan would have had.
+    ///
+    /// # Errors
+    /// When the directory's blocks are not whole, or not in the plan's order.
+    pub(super) fn after(
+        &self,
+        results: &ResultsDir,
+        more: u32,
+    ) -> Result<Vec<Scheduled>, LabError> {
+        let run = results.run();
+        let treatments = run.treatments.len();
+        let blocks = run.schedule.len() / treatments.max(1);
+        let all = u32::try_from(blocks)
+            .unwrap_or(u32::MAX)
+            .saturating_add(more);
+        let all = schedule(treatments, all, self.order, self.seed);
+        match all.strip_prefix(run.schedule.as_slice()) {
+            Some(rest) => Ok(rest.to_vec()),
+            None => Err(LabError::other(format!(
+                "no blocks can be added to {}: its trials are in another order than those of its plan",
+                results.path().display()
+            ))),
+        }
     }
 
     fn is_another(&self, results: &ResultsDir) -> LabError {

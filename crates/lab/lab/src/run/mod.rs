@@ -47,6 +47,7 @@ use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
 use vtax_host::untrusted::first_line;
 use vtax_observe::Instrument;
+use vtax_results::limit::Until;
 use vtax_results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter};
 
 /// Consecutive failures of one treatment after which the cause is taken to be systematic.
@@ -76,6 +77,25 @@ pub struct RunOptions {
     pub host: Source,
     /// Instruments of an emulated host that its emulator supplies.
     pub own: Option<Arc<dyn OwnInstruments>>,
+    /// What looks at a run that ends when it knows enough.
+    pub knows: Option<Arc<dyn Knows>>,
+    /// Blocks to add after the planned ones.
+    pub more: u32,
+}
+
+/// What a run knows after a look at its results.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// Whether it is enough to end the run.
+    pub is_enough: bool,
+    /// The ratios with their intervals, in words.
+    pub in_words: String,
+}
+
+/// Looks at the results of a run, as its report will show them.
+pub trait Knows: Debug + Send + Sync {
+    /// Looks at the trials that have ended.
+    fn look(&self, results: &ResultsDir, until: &Until) -> Known;
 }
 
 /// Instruments that a host has in addition to those of every host.
@@ -178,6 +198,7 @@ pub trait Experiment {
         _results: &ResultsDir,
         _next_block: u32,
         _elapsed: Duration,
+        _progress: &mut dyn Progress,
     ) -> Option<String> {
         None
     }
@@ -260,10 +281,11 @@ impl Ready {
         }
         experiment.prepare(&mut note)?;
         signals.check()?;
-        let results =
-            experiment
-                .new_run()
-                .open(&options.results, &roots, experiment.treatments())?;
+        let new = experiment.new_run();
+        let mut results = new.open(&options.results, &roots, experiment.treatments())?;
+        if options.more > 0 {
+            results.extend(&new.after(&results, options.more)?)?;
+        }
         Ok(Self {
             _lock: lock,
             journal,
@@ -375,7 +397,7 @@ impl Runner<'_> {
                     last_block = Some(assignment.block);
                     let elapsed = began.elapsed();
                     summary.stopped_early =
-                        experiment.satisfied(self.results, assignment.block, elapsed);
+                        experiment.satisfied(self.results, assignment.block, elapsed, progress);
                 }
                 if summary.stopped_early.is_none() {
                     self.begin(assignment, queue, progress)?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The stop rule, checked before each new block. A run stops on precision, never on statistical significance.
 
+use super::{Event, Knows, Progress};
 use crate::plan::{Plan, StopRule};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +14,25 @@ pub(super) fn satisfied(
     results: &ResultsDir,
     next_block: u32,
     elapsed: Duration,
+    watch: (Option<&dyn Knows>, &mut dyn Progress),
 ) -> Option<String> {
+    if let StopRule::Until {
+        until,
+        minimum,
+        time_cap,
+    } = &plan.stop
+    {
+        if elapsed >= *time_cap {
+            return Some(capped(*time_cap));
+        }
+        let (knows, progress) = watch;
+        let known = knows?.look(results, until);
+        progress.event(Event::Note {
+            message: known.in_words.clone(),
+        });
+        let is_enough = known.is_enough && next_block > *minimum;
+        return is_enough.then_some(known.in_words);
+    }
     let StopRule::Precision {
         metric,
         width,
@@ -24,10 +43,7 @@ pub(super) fn satisfied(
         return None;
     };
     if elapsed >= *time_cap {
-        return Some(format!(
-            "the time cap of {} s is reached",
-            time_cap.as_secs()
-        ));
+        return Some(capped(*time_cap));
     }
     if next_block <= *minimum {
         return None;
@@ -59,6 +75,10 @@ pub(super) fn satisfied(
             width * 100.0
         )
     })
+}
+
+fn capped(time_cap: Duration) -> String {
+    format!("the time cap of {} s is reached", time_cap.as_secs())
 }
 
 /// Returns half the width of the mean's 95 % confidence interval, relative to the mean.
@@ -117,6 +137,7 @@ mod tests {
             schedule: schedule(2, 5, Order::Sequential, 1),
             treatments,
             minimum_effect: 0.01,
+            extended: false,
         };
         let results = ResultsDir::create(path, &run, "", &serde_json::json!({})).unwrap();
         for (index, scheduled) in (0u32..).zip(&run.schedule) {
@@ -158,6 +179,12 @@ mod tests {
         results
     }
 
+    struct Unheard;
+
+    impl Progress for Unheard {
+        fn event(&mut self, _: Event) {}
+    }
+
     fn plan() -> Plan {
         let text = format!(
             "name = \"stop\"\nrepetitions = 5\n[stop]\nrule = \"precision\"\nmetric = \"{METRIC}\"\n\
@@ -178,7 +205,8 @@ mod tests {
                 (Some(close(block)), TrialOutcome::Complete, Vec::new())
             }
         });
-        satisfied(&plan(), &found, 4, Duration::ZERO).is_some()
+        let mut progress = Unheard;
+        satisfied(&plan(), &found, 4, Duration::ZERO, (None, &mut progress)).is_some()
     }
 
     #[test]

@@ -142,6 +142,8 @@ impl Bench {
             // Tests do not wait for a quiet host.
             host: Source::Simulated,
             own: None,
+            knows: None,
+            more: 0,
         };
         run_experiment(script, &options, &self.signals, counted)
     }

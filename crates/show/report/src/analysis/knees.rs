@@ -88,6 +88,7 @@ pub(super) fn compare(
         student_p: found.p,
         smallest_p: if found.n < FEWEST_PAIRS { 1.0 } else { 0.0 },
         sd: None,
+        sequential: false,
     });
 }
 

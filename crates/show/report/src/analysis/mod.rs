@@ -130,12 +130,18 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     let fixed_times = fixed_time::mark(&mut summaries, counted());
     let other_work = interactions::other_work(&summaries, counted());
     let block_of = blocks(&trials);
+    let plan = RunPlan::from_results(first);
+    let sequential = run.extended || plan.ends_when_it_knows();
+    let method = Method {
+        minimum_effect: run.minimum_effect,
+        sequential,
+    };
     let (mut comparisons, pairs) = match standing {
         Standing::Nothing => Default::default(),
-        _ => compared(&summaries, &block_of, &fleet, run.minimum_effect),
+        _ => compared(&summaries, &block_of, &fleet, method),
     };
     let tax_changes = match standing {
-        Standing::Claims => tax_changes(&summaries, &block_of, &fleet, run.minimum_effect),
+        Standing::Claims => tax_changes(&summaries, &block_of, &fleet, method),
         Standing::Provisional | Standing::Nothing => Vec::new(),
     };
     let (mut checks, mut variance, mut shifts) = (Vec::new(), Vec::new(), Vec::new());
@@ -186,7 +192,8 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         seed: run.seed,
         plan_sha256: run.plan_sha256.clone(),
         accepted: first.accepted()?,
-        plan: RunPlan::from_results(first),
+        plan,
+        sequential,
         minimum_effect: run.minimum_effect,
         source,
         counts: Counts {
@@ -258,12 +265,32 @@ impl Standing {
     }
 }
 
+/// How the comparisons of a run are judged.
+#[derive(Debug, Clone, Copy)]
+struct Method {
+    minimum_effect: f64,
+    /// Whether the run was looked at while it went on.
+    sequential: bool,
+}
+
+impl Method {
+    /// Sets the interval of a comparison, which then holds for its pairs, this host and this run's looks.
+    fn set(self, comparison: &mut Comparison, pairs: &checks::Pairs, fleet: &Fleet) {
+        checks::note_outliers(comparison, pairs);
+        if self.sequential {
+            comparison.tax = comparison.tax.map(vtax_results::stats::Tax::at_any_time);
+        }
+        noise::put_above_floor(comparison, pairs);
+        fleet.judge(comparison, pairs);
+    }
+}
+
 /// The comparisons with baselines, judged, and the pairs of each.
 fn compared(
     summaries: &[TreatmentSummary],
     block_of: &BTreeMap<u32, u32>,
     fleet: &Fleet,
-    minimum_effect: f64,
+    method: Method,
 ) -> (Vec<Comparison>, Vec<checks::Pairs>) {
     let mut comparisons = compare_with_baselines(summaries, block_of);
     let labels = by_label(summaries);
@@ -274,10 +301,9 @@ fn compared(
     };
     let pairs: Vec<checks::Pairs> = comparisons.iter().map(pairs_of).collect();
     for (comparison, pairs) in comparisons.iter_mut().zip(&pairs) {
-        checks::note_outliers(comparison, pairs);
-        noise::put_above_floor(comparison, pairs);
-        fleet.judge(comparison, pairs);
+        method.set(comparison, pairs, fleet);
     }
+    let minimum_effect = method.minimum_effect;
     judge(&mut comparisons, minimum_effect);
     for (comparison, pairs) in comparisons.iter_mut().zip(&pairs) {
         knees::judge(comparison, minimum_effect);
@@ -294,15 +320,13 @@ fn tax_changes(
     summaries: &[TreatmentSummary],
     block_of: &BTreeMap<u32, u32>,
     fleet: &Fleet,
-    minimum_effect: f64,
+    method: Method,
 ) -> Vec<Comparison> {
     let mut found = interactions::compare(summaries, block_of);
     for (comparison, pairs) in &mut found {
-        checks::note_outliers(comparison, pairs);
-        noise::put_above_floor(comparison, pairs);
-        fleet.judge(comparison, pairs);
+        method.set(comparison, pairs, fleet);
     }
-    judge(found.iter_mut().map(|(one, _)| one), minimum_effect);
+    judge(found.iter_mut().map(|(one, _)| one), method.minimum_effect);
     let labels = by_label(summaries);
     for (comparison, _) in &mut found {
         let both = [&comparison.treatment, &comparison.baseline];

@@ -62,6 +62,9 @@ pub struct Analysis {
     pub treatments: Vec<TreatmentSummary>,
     /// Every treatment against its baseline, for every metric with a direction.
     pub comparisons: Vec<Comparison>,
+    /// Whether the intervals of ratios hold at every look at a growing run.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sequential: bool,
     /// Changes of the taxes of platforms from the first variant to the others, in the headline metrics: `baseline` is the
     /// same variant on the platform that taxes refer to. Empty without variants.
     #[serde(skip_serializing_if = "Vec::is_empty")]

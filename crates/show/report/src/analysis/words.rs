@@ -109,6 +109,14 @@ pub(super) fn shorts(
     named().map(short).collect()
 }
 
+/// The line about intervals that hold at every look.
+pub(crate) fn at_every_look(analysis: &Analysis) -> Option<&'static str> {
+    analysis.sequential.then_some(
+        "This run was looked at while it went on. The intervals of its ratios hold at every look (a confidence sequence), and are \
+         wider than those of a run whose length was fixed before it began.",
+    )
+}
+
 /// One sentence for each change of a tax between variants.
 pub(crate) fn tax_changes(analysis: &Analysis) -> Vec<Sentence> {
     let labels = analysis.by_label();

@@ -3,7 +3,7 @@
 
 use super::frame::{SUMMARY, banner, figure_place, fold, prose, prose_with, run_facts, section};
 use crate::analysis::certainty::{Kinds, ONE_SEED};
-use crate::analysis::words::{is_leading, tax_changes};
+use crate::analysis::words::{at_every_look, is_leading, tax_changes};
 use crate::analysis::{Analysis, Sentence, adjusted_in_words, asked_effect, knee_in_words};
 use crate::figures::Figure;
 use maud::{Markup, html};
@@ -42,7 +42,12 @@ pub(super) fn head(analysis: &Analysis) -> Markup {
             (banner("Simulated.", "Numbers marked so come from an emulated host. It runs the same instructions as a real one, and \
                 its times are not those of hardware."))
         }
-        @if counts.pending > 0 {
+        @if counts.pending > 0 && analysis.sequential {
+            (banner("Ended early.", html! {
+                "The rule of its plan ended the run, or it is not finished: " (counted(counts.pending, "trial"))
+                @if counts.pending == 1 { " was" } @else { " were" } " not run."
+            }))
+        } @else if counts.pending > 0 {
             (banner("Unfinished.", html! {
                 (counted(counts.pending, "trial")) @if counts.pending == 1 { " was" } @else { " were" } " not run yet."
             }))
@@ -201,6 +206,7 @@ fn legend(analysis: &Analysis) -> Markup {
                 @if kinds.seeds { " Where n counts seeds, intervals say how much chance there is in the timing." }
             }
         }
+        @if let Some(line) = at_every_look(analysis) { p.key { (line) } }
         @if let Some(adjusted) = adjusted_in_words(&analysis.comparisons) { p.key { (adjusted) } }
         @if kinds.exact {
             p.key {

@@ -48,6 +48,10 @@ pub fn judge_family(taxes: &[Tax], minimum_effect: f64) -> Vec<Judged> {
 /// The hull of Student's interval at that level and the 95 % interval, which may be a resampled one.
 fn wider(tax: &Tax, confidence: f64) -> Option<Interval> {
     let (alone, sd) = (tax.interval?, tax.sd?);
+    if tax.sequential {
+        let at_level = tax.interval_at_any_time(confidence)?;
+        return Interval::finite(at_level.low.min(alone.low), at_level.high.max(alone.high));
+    }
     let half = student_quantile(confidence, degrees(tax.n)) * sd / (tax.n as f64).sqrt();
     let centre = tax.ratio.ln();
     Interval::finite(

@@ -18,6 +18,7 @@ mod power;
 mod quantiles;
 mod random;
 mod robust;
+mod sequence;
 mod shift;
 mod steady;
 mod tax;
@@ -39,6 +40,7 @@ pub use power::{half_width, pairs_for_width, pairs_to_show};
 pub use quantiles::{Unsupported, percentile, quantile_interval, supports, values_to_support};
 pub use random::{Random, seed_of};
 pub use robust::{hodges_lehmann, outliers};
+pub use sequence::anytime_half_width;
 pub use shift::{SHIFT_QUANTILES, confidence_of_each, shift_ratio};
 pub use steady::{SteadyState, classify, has_reading_each, rates};
 pub use tax::{

@@ -41,6 +41,9 @@ pub struct Tax {
     /// another. `None` for a single pair.
     #[serde(default)]
     pub sd: Option<f64>,
+    /// Whether interval and p hold at every look at a growing run, not at one number of pairs alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sequential: bool,
 }
 
 impl Tax {
@@ -61,6 +64,7 @@ impl Tax {
             student_p,
             smallest_p: 0.0,
             sd: None,
+            sequential: false,
         }
     }
 }

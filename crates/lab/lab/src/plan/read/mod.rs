@@ -12,7 +12,7 @@ pub use values::{Complaint, Reader, Value, document, flatten};
 
 use super::{
     Baseline, Catalogue, Diagnostics, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Order, Plan,
-    Quick, StopRule, VARIANT, Variant, Variation, keys,
+    Quick, StopRule, VARIANT, Variant, Variation, keys, treatments,
 };
 use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
@@ -20,6 +20,7 @@ use values::{Own, table};
 use vtax_host::cell::{CLIENT_PLACE, ELSEWHERE};
 use vtax_host::settings::{Level, Parameter, Settings};
 use vtax_load::workload::command::KIND;
+use vtax_results::limit::{Until, is_of};
 
 /// The names that `meters` accepts.
 fn meter_names() -> impl Iterator<Item = &'static str> {
@@ -97,6 +98,7 @@ impl Reader<'_, &Catalogue> {
         self.gates_apply(&gates, &plan);
         self.files_apply(root, &plan);
         self.variants_apply(root, &plan);
+        self.until_applies(root, &plan);
         Some(plan)
     }
 
@@ -315,13 +317,20 @@ impl Reader<'_, &Catalogue> {
         let minimum = own.count("minimum");
         match own.text("rule") {
             "fixed" => Some(StopRule::Fixed),
-            "precision" => {
+            rule @ ("precision" | "until") => {
                 if minimum > repetitions {
                     self.refuse(
                         value,
                         format!("`stop.minimum` ({minimum}) exceeds `repetitions` ({repetitions})"),
                     )
-                    .help_with("under the precision rule `repetitions` is the most that may run");
+                    .help_with("under this rule `repetitions` is the most that may run");
+                }
+                if rule == "until" {
+                    return Some(StopRule::Until {
+                        until: self.until(value)?,
+                        minimum,
+                        time_cap: own.time("time_cap"),
+                    });
                 }
                 Some(StopRule::Precision {
                     metric: own.text("metric").to_owned(),
@@ -332,11 +341,65 @@ impl Reader<'_, &Catalogue> {
             }
             _ => {
                 if table(root, "stop").is_some_and(|stop| stop.get("rule").is_none()) {
-                    let message = "`stop.rule` must be \"fixed\" or \"precision\"";
-                    self.unknown(value.span().start, message, "", ["fixed", "precision"]);
+                    let message = "`stop.rule` must be \"fixed\", \"precision\" or \"until\"";
+                    self.unknown(
+                        value.span().start,
+                        message,
+                        "",
+                        ["fixed", "precision", "until"],
+                    );
                 }
                 None
             }
+        }
+    }
+
+    /// Reads `stop.until`.
+    fn until(&mut self, stop: &Value<'_>) -> Option<Until> {
+        let table = stop.get_ref().as_table()?;
+        let Some(value) = table.get("until") else {
+            self.refuse(stop, "the rule `until` has no `until`")
+                .help_with(
+                    "such as until = \"cpu.per_work ± 2%\", or \"decided: cpu.per_work > +5%\"",
+                );
+            return None;
+        };
+        match self.text_of(value, "stop.until")?.parse() {
+            Ok(until) => Some(until),
+            Err(wrong) => {
+                self.refuse(value, wrong.to_string());
+                None
+            }
+        }
+    }
+
+    /// Refuses an end of the run that no comparison of the plan could reach.
+    fn until_applies(&mut self, root: &DeTable<'_>, plan: &Plan) {
+        let (StopRule::Until { until, .. }, Some(place)) = (&plan.stop, root.get("stop")) else {
+            return;
+        };
+        let all = treatments(plan, self.catalogue);
+        let applies = all.iter().any(|one| {
+            let record = &one.record;
+            let variant = record.variant();
+            record.baseline.is_some()
+                && is_of(until.subject(), &record.label, &record.platform, variant)
+        });
+        if !applies {
+            self.refuse(
+                place,
+                format!("`{until}`: no treatment of this name has a baseline"),
+            )
+            .help_with(
+                "name a platform, variant or treatment that is compared with another, or none",
+            );
+        }
+        if let Until::Decided(gate) = until
+            && !gate.is_of_one_run
+            && plan.variants.is_empty()
+        {
+            self.refuse(place, "a limit in percent is for the change between variants, and the plan has none")
+                .help_with("limit the tax, such as \"decided: cpu.per_work of qemu > 2x\", or add [[variant]] sections");
         }
     }
 

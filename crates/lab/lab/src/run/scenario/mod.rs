@@ -30,8 +30,8 @@ pub use dry::{DryRun, DryTreatment, DryTrial, SeenGuest, dry_run};
 pub use residency::busy_mhz;
 
 use super::{
-    Assignment, Experiment, Log, NewRun, OwnInstruments, PlanTrials, Planned, Progress, RunOptions,
-    RunSummary, run_experiment, stop,
+    Assignment, Experiment, Knows, Log, NewRun, OwnInstruments, PlanTrials, Planned, Progress,
+    RunOptions, RunSummary, run_experiment, stop,
 };
 use crate::LabError;
 use crate::place::actor::RemoteActor;
@@ -84,6 +84,7 @@ struct Scenarios<'a> {
     place: &'a str,
     host: Source,
     own: Option<&'a dyn OwnInstruments>,
+    knows: Option<&'a dyn Knows>,
     roots: &'a Roots,
     signals: &'a Signals,
     cache_dir: PathBuf,
@@ -176,8 +177,10 @@ impl Experiment for Scenarios<'_> {
         results: &ResultsDir,
         next_block: u32,
         elapsed: Duration,
+        progress: &mut dyn Progress,
     ) -> Option<String> {
-        stop::satisfied(self.plan, results, next_block, elapsed)
+        let watch = (self.knows, progress);
+        stop::satisfied(self.plan, results, next_block, elapsed, watch)
     }
 
     fn perform(
@@ -286,6 +289,7 @@ impl<'a> Scenarios<'a> {
             place: &options.place,
             host: options.host,
             own: options.own.as_deref(),
+            knows: options.knows.as_deref(),
             roots,
             signals,
             cache_dir: PathBuf::new(),

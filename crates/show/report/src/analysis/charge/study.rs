@@ -504,6 +504,7 @@ mod tests {
                 .collect(),
             treatments,
             minimum_effect: 0.02,
+            extended: false,
         };
         let host = serde_json::json!({"kernel": "6.1.0", "cpu": {"threads": 2}});
         let results = ResultsDir::create(directory, &run, "", &host).unwrap();

@@ -72,6 +72,7 @@ fn both(
         }],
         treatments: vec![treatment.clone()],
         minimum_effect: 0.01,
+        extended: false,
     };
     let path = folder.path().join("results");
     let results = ResultsDir::create(&path, &run, "", &serde_json::json!({})).unwrap();
