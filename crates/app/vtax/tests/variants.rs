@@ -92,6 +92,60 @@ fn the_same_build_twice_is_told_as_an_a_a_run_and_one_that_fails_stops_the_run_b
     );
 }
 
+#[test(needs = [can_run_trials()])]
+fn a_run_ends_when_its_gate_is_decided_and_takes_more_blocks_that_count_as_a_look() {
+    let work = tempfile::tempdir().unwrap();
+    let _host = the_host();
+    let until = [
+        "--until",
+        "decided: cpu.per_work of new > +20%",
+        "--at-most",
+        "40",
+    ];
+    let ended = compare(work.path(), &program(60), &program(240), &until);
+    let printed = shown(&ended);
+    assert_eq!(ended.status.code(), Some(4), "{printed}");
+    assert!(
+        printed.contains("stopped before the last block"),
+        "{printed}"
+    );
+    let results = work.path().join("results/app");
+    let finished = trials(&results).len();
+    assert!((20..120).contains(&finished), "{finished} of 160 trials");
+    // The directory of a run with a fixed length takes more blocks, and its intervals become those of a run that was looked at.
+    fs::remove_dir_all(work.path().join("results")).unwrap();
+    let fixed = compare(work.path(), &program(10), &program(20), &[]);
+    assert!(
+        matches!(fixed.status.code(), Some(0 | 3)),
+        "{}",
+        shown(&fixed)
+    );
+    let more = |blocks: &str| {
+        let mut command = vtax(&work.path().join("state"));
+        command.current_dir(work.path()).args([
+            "run",
+            "--results",
+            "results/app",
+            "--more",
+            blocks,
+        ]);
+        command.arg("results/app/plan.toml").output().unwrap()
+    };
+    let added = more("2");
+    assert!(
+        matches!(added.status.code(), Some(0 | 3)),
+        "{}",
+        shown(&added)
+    );
+    assert_eq!(trials(&results).len(), 28);
+    let printed = text(&added.stdout);
+    let printed: Vec<&str> = printed.split_whitespace().collect();
+    assert!(
+        printed.join(" ").contains("hold at every look"),
+        "{printed:?}"
+    );
+}
+
 /// The shell lines of a workflow: the blocks and lists of `run` and `script`.
 fn script(workflow: &str) -> String {
     let mut lines = Vec::new();

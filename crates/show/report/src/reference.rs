@@ -149,6 +149,7 @@ mod tests {
         Series {
             treatment: "vm".to_owned(),
             platform: "vm".to_owned(),
+            variant: None,
             baseline: Some("native".to_owned()),
             metric: "cpu.per_work".to_owned(),
             title: "CPU".to_owned(),

@@ -60,9 +60,10 @@ fn known_to(analysis: &Analysis, until: &Until, metric: &str, width: f64) -> (bo
         format!("{} {ratio}", row.treatment)
     });
     let shown: Vec<String> = shown.collect();
-    let known = match widest.is_finite() {
-        true => format!("known to ±{}", percent(widest)),
-        false => "not known yet".to_owned(),
+    let known = if widest.is_finite() {
+        format!("known to ±{}", percent(widest))
+    } else {
+        "not known yet".to_owned()
     };
     (
         widest <= width,

@@ -118,3 +118,51 @@ fn the_page_has_the_changes_and_no_word_of_a_tax_of_variants() {
         .filter(|row| row.metric == "cpu.per_work" && row.workload == "http-rate");
     assert_eq!(changes.count(), 4);
 }
+
+#[test]
+fn a_run_to_which_blocks_were_added_has_wider_intervals_that_hold_at_every_look() {
+    let fake = Fake {
+        trouble: false,
+        blocks: 12,
+        variants: vec![("old", 1.0, 1.0), ("new", 1.2, 1.0)],
+        ..Fake::default()
+    };
+    let (_folder, mut results, before) = run(&fake);
+    assert!(!before.sequential);
+    let treatments = results.run().treatments.len();
+    let more: Vec<_> = (0..treatments)
+        .map(|treatment| vtax_results::Scheduled {
+            treatment,
+            block: 99,
+        })
+        .collect();
+    results.extend(&more).unwrap();
+    let reopened = vtax_results::ResultsDir::open(results.path()).unwrap();
+    assert_eq!(reopened.run().schedule.len(), 13 * treatments);
+    let after = vtax_report::analysis::analyse(&reopened).unwrap();
+    assert!(after.sequential);
+    assert_eq!(after.counts.pending, treatments);
+    for (one, other) in before.comparisons.iter().zip(&after.comparisons) {
+        if let (Some(fixed), Some(looked)) =
+            (one.tax.unwrap().interval, other.tax.unwrap().interval)
+        {
+            let width = |of: vtax_results::stats::Interval| (of.high / of.low).ln();
+            assert!(
+                width(looked) >= width(fixed),
+                "{} {}",
+                one.treatment,
+                one.metric
+            );
+        }
+    }
+    let page = html::write_report(&reopened, &after).unwrap();
+    let page = std::fs::read_to_string(page).unwrap();
+    for part in [
+        "How the intervals narrowed",
+        "hold at every look",
+        "Ended early.",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("at every \\ look"));
+}

@@ -7,8 +7,8 @@ use super::{
     FORMAT, HistogramRecord, ResultsError, RunInfo, SampleReader, SampleWriter, Scheduled, Trial,
     Work, histograms,
 };
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -30,6 +30,15 @@ const EVENTS: &str = "events.jsonl";
 
 /// In the directory of a trial: its samples.
 const SAMPLES: &str = "samples.parquet";
+
+/// The trials that were added to a run.
+#[derive(Debug, Serialize, Deserialize)]
+struct More {
+    /// [`FORMAT`].
+    format: u32,
+    /// The trials, which follow the planned ones.
+    schedule: Vec<Scheduled>,
+}
 
 /// One results directory. It is opened once, and all access to its content is relative to that descriptor: another
 /// process with write access to it or to its parent cannot redirect a reader or writer.
@@ -129,11 +138,11 @@ impl ResultsDir {
         run.check(&dir.path().join(RUN))?;
         if dir.contains(MORE) {
             let remedy = "Remove it: the planned trials are not affected";
-            let more: Vec<Scheduled> = read_json(&dir, Path::new(MORE), remedy)?;
+            let more: More = read_json(&dir, Path::new(MORE), remedy)?;
             let path = dir.path().join(MORE);
-            let count = run.schedule.len().saturating_add(more.len());
+            let count = run.schedule.len().saturating_add(more.schedule.len());
             at_most(&path, "trials", count, MOST_TRIALS)?;
-            run.schedule.extend(more);
+            run.schedule.extend(more.schedule);
             run.extended = true;
         }
         Ok(Self { dir, run })
@@ -147,11 +156,15 @@ impl ResultsDir {
         let path = self.path().join(MORE);
         let count = self.run.schedule.len().saturating_add(more.len());
         at_most(&path, "trials", count, MOST_TRIALS)?;
-        let mut all: Vec<Scheduled> = match self.dir.contains(MORE) {
-            true => read_json(&self.dir, Path::new(MORE), "Remove it")?,
-            false => Vec::new(),
+        let mut all = if self.dir.contains(MORE) {
+            read_json(&self.dir, Path::new(MORE), "Remove it")?
+        } else {
+            More {
+                format: FORMAT,
+                schedule: Vec::new(),
+            }
         };
-        all.extend_from_slice(more);
+        all.schedule.extend_from_slice(more);
         self.dir.write(MORE, &to_json(&path, &all)?)?;
         self.run.schedule.extend_from_slice(more);
         self.run.extended = true;

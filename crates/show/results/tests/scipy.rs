@@ -14,7 +14,7 @@ use vtax_testkit::results::normal;
 const SCRIPT: &str = r#"
 import json, sys
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 from statsmodels.stats.multitest import multipletests
 
 def exact(samples, statistic, kind):
@@ -56,6 +56,18 @@ for one in json.load(open(sys.argv[1])):
         "outliers": [i for i in range(n) if n >= 5 and not q1 - fence <= d[i] <= q3 + fence],
         "trend": trend(one["treatment"]), "split": strongest(one["series"]),
     }
+    # The interval that holds at every look: the ratio of two densities of t is 20 at its ends, and 1 / p at no difference.
+    mean, error, g = d.mean(), d.std(ddof=1) / np.sqrt(n), 1 + n
+    def evidence(at):
+        t = (mean - at) / error
+        return np.exp(stats.t.logpdf(t / np.sqrt(g), n - 1) - stats.t.logpdf(t, n - 1)) / np.sqrt(g)
+    found["anytime_p"] = min(1.0, 1 / evidence(0.0))
+    if evidence(mean + 1e9 * error) > 20:
+        far = 1.0
+        while evidence(mean + far * error) < 20:
+            far *= 2
+        half = optimize.brentq(lambda x: np.log(evidence(mean + x * error) / 20), 0, far, xtol=1e-14) * error
+        found["anytime"] = [np.exp(mean - half), np.exp(mean + half)]
     if n <= 6:
         found["exchange_p"] = exact((a, b), lambda x, y, axis: x.mean(axis=axis) - y.mean(axis=axis), "independent")
     out.append(found)
@@ -120,7 +132,7 @@ fn statistics_agree_with_scipy_and_statsmodels() {
     assert!(output.status.success(), "{complaint}");
     let theirs: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(theirs.len(), sets.len());
-    let mut splits = 0;
+    let (mut splits, mut looks) = (0, 0);
     for (index, (set, there)) in sets.iter().zip(&theirs).enumerate() {
         let seed = index as u64;
         let n = set.treatment.len();
@@ -130,6 +142,16 @@ fn statistics_agree_with_scipy_and_statsmodels() {
         close("low end", interval.low, &there["low"]);
         close("high end", interval.high, &there["high"]);
         close("Student's p", tax.student_p, &there["student_p"]);
+        let looked = tax.at_any_time();
+        close("p at any time", looked.p, &there["anytime_p"]);
+        match (looked.interval, there.get("anytime")) {
+            (Some(own), Some(ends)) => {
+                close("low end at any time", own.low, &ends[0]);
+                close("high end at any time", own.high, &ends[1]);
+                looks += 1;
+            }
+            (own, other) => assert!(own.is_none() && other.is_none(), "{own:?} {other:?}"),
+        }
         let flips = there["flip_p"].as_f64().unwrap();
         match n {
             ..7 => close("p of few pairs", tax.p, &there["student_p"]),
@@ -180,5 +202,6 @@ fn statistics_agree_with_scipy_and_statsmodels() {
             assert!(found.contains(&split), "{found:?}, {split} there");
         }
     }
+    assert!(looks > 100, "{looks}");
     assert!(splits > 190, "{splits} series have a change");
 }

@@ -125,7 +125,11 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
             .filter(|one| one.is_image)
             .map(|one| one.value.as_str())
     });
-    let of_image = image.filter(|_| arguments.ready.is_some());
+    let of_image = if arguments.ready.is_some() {
+        image
+    } else {
+        None
+    };
     let program = match (service, of_image) {
         (None, Some(_)) => ENTRY_POINT.to_owned(),
         (service, _) => {

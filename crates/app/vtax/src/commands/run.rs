@@ -21,7 +21,7 @@ use vtax_host::signals::{Signals, end_with_reader};
 use vtax_host::{HostError, cell, kernel_file};
 use vtax_lab::LabError;
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
-use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, Variation, treatments};
+use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, StopRule, Variation, treatments};
 use vtax_lab::run::{
     self, Event, Known, Knows, OwnInstruments, Planned, Progress, RunOptions, RunSummary,
 };
@@ -200,6 +200,14 @@ pub fn run(arguments: RunArgs) -> Outcome {
         fail!("{failed}{reason}");
     }
     if is_whole {
+        let mut gates = gates;
+        if let StopRule::Until {
+            until: Until::Decided(gate),
+            ..
+        } = &plan.stop
+        {
+            gates.push(gate.clone());
+        }
         let judged = judge(&analysis, &gates, arguments.format.is_json());
         if let Some(file) = &summary {
             append_summary(file, &analysis, &gates)?;

@@ -62,7 +62,9 @@ pub(super) fn other_work<'a>(
     let mut amounts: BTreeMap<&str, (f64, f64, Unit)> = BTreeMap::new();
     for trial in trials {
         let ends_itself = trial.metrics.contains_key(metric::ELAPSED.name);
-        if let Some(work) = trial.work.as_ref().filter(|_| ends_itself) {
+        if let Some(work) = &trial.work
+            && ends_itself
+        {
             let label = trial.treatment.label.as_str();
             let own = amounts.entry(label).or_insert((0.0, 0.0, work.unit));
             *own = (own.0 + work.amount, own.1 + 1.0, own.2);

@@ -55,13 +55,9 @@ impl Analysis {
         // The baseline of a platform can be the platform itself at another level.
         let baseline = |of: &Comparison| match labels.get(of.baseline.as_str()) {
             Some(other) if noun(&of.treatment) == Some(&other.noun) => {
-                match other
-                    .treatment
-                    .variant()
-                    .filter(|_| self.is_across_variants(of))
-                {
-                    Some(variant) => format!("variant {variant}"),
-                    None => other.short.clone(),
+                match other.treatment.variant() {
+                    Some(variant) if self.is_across_variants(of) => format!("variant {variant}"),
+                    _ => other.short.clone(),
                 }
             }
             Some(other) => other.noun.clone(),

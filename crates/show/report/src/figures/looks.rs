@@ -28,9 +28,10 @@ pub(super) fn narrowing(analysis: &Analysis, all: &Platforms) -> Option<Figure> 
             .filter(|row| row.headline && row.tax.is_some())
     };
     let lead = metric::CPU_PER_WORK.name;
-    let lead = match rows().any(|row| row.metric == lead) {
-        true => lead,
-        false => rows().next()?.metric.as_str(),
+    let lead = if rows().any(|row| row.metric == lead) {
+        lead
+    } else {
+        rows().next()?.metric.as_str()
     };
     let rows: Vec<&Comparison> = rows().filter(|row| row.metric == lead).take(MOST).collect();
     let labels = analysis.by_label();
@@ -82,7 +83,7 @@ pub(super) fn narrowing(analysis: &Analysis, all: &Platforms) -> Option<Figure> 
     Some(Figure::new(
         "looks",
         "How the intervals narrowed",
-        "The ratio in the metric that leads, after each block, with the 95 % interval of this comparison that holds at every \\
+        "The ratio in the metric that leads, after each block, with the 95 % interval of this comparison that holds at every \
          look. The run ended when its rule was met, or at its last block. On the dashed line at 1 both are the same.",
         json!(200),
         json!({

@@ -196,9 +196,10 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
                         "x": x, "y": -4}})
     };
     let has_gains = shown.iter().any(|one| one.better == Better::Higher);
-    let title = match analysis.has_variants() {
-        true => "The change from the first variant on each platform",
-        false => "The tax of each platform over its baseline",
+    let title = if analysis.has_variants() {
+        "The change from the first variant on each platform"
+    } else {
+        "The tax of each platform over its baseline"
     };
     Some(Figure::new(
         "tax",

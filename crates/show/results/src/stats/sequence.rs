@@ -37,10 +37,12 @@ fn anytime_p(centre: f64, sd: f64, n: usize) -> f64 {
     let spread = 1.0 + pairs * PRIOR;
     // t² over its degrees of freedom. Without scatter any difference is certain.
     let squared = pairs * (centre / sd).powi(2) / (pairs - 1.0);
-    let ratio = match squared.is_finite() {
-        true => (1.0 + squared) / (1.0 + squared / spread),
-        false if centre == 0.0 => 1.0,
-        false => spread,
+    let ratio = if squared.is_finite() {
+        (1.0 + squared) / (1.0 + squared / spread)
+    } else if centre == 0.0 {
+        1.0
+    } else {
+        spread
     };
     let log = pairs / 2.0 * ratio.ln() - spread.ln() / 2.0;
     (-log).exp().min(1.0)
@@ -188,10 +190,11 @@ mod tests {
             stops.sort_unstable();
             let found = stops.iter().filter(|stop| **stop <= LAST).count();
             println!(
-                "| {:+.0} % | {} of 400 | {} |",
+                "| {:+.0} % | {} of 400 | {} | {:?} |",
                 (effect - 1.0) * 100.0,
                 found,
-                stops[200]
+                stops[200],
+                super::super::power::pairs_to_show(effect - 1.0, 0.05 * std::f64::consts::SQRT_2)
             );
             assert!(stops[200] <= last, "{effect}");
             last = stops[200];

@@ -143,8 +143,12 @@ impl Reader<'_, &Catalogue> {
             let (profile, objective) = self.drive(table, section, &kind);
             let is_workload = section == "workload";
             let with = |variant| variant::with(catalogue, &kind, table, variant);
-            let tables = variant::tables(root).into_iter().filter(|_| is_workload);
-            let changed: Vec<Option<DeTable<'_>>> = tables.map(with).collect();
+            let tables = if is_workload {
+                variant::tables(root)
+            } else {
+                Vec::new()
+            };
+            let changed: Vec<Option<DeTable<'_>>> = tables.into_iter().map(with).collect();
             let is_changed = changed.iter().any(Option::is_some);
             let has_image = image::has_image(root);
             let mut read = |table: &DeTable<'_>| {
@@ -154,12 +158,11 @@ impl Reader<'_, &Catalogue> {
                 }
                 settings
             };
-            let variants: Vec<Settings> = match is_changed {
-                false => Vec::new(),
-                true => changed
-                    .iter()
-                    .map(|own| read(own.as_ref().unwrap_or(table)))
-                    .collect(),
+            let variants: Vec<Settings> = if is_changed {
+                let own = changed.iter().map(|own| own.as_ref().unwrap_or(table));
+                own.map(&mut read).collect()
+            } else {
+                Vec::new()
             };
             let settings = variants.first().cloned().unwrap_or_else(|| read(table));
             entries.push(Entry {
@@ -415,11 +418,11 @@ impl Reader<'_, &Catalogue> {
     ) -> Baseline {
         let mut baseline = Baseline::default();
         let Some(value) = root.get("baseline") else {
+            let has_variants = factors.contains_key(VARIANT);
             let native = platforms.iter().find(|entry| entry.kind == "native");
-            let native = native.filter(|_| !factors.contains_key(VARIANT));
+            let native = if has_variants { None } else { native };
             baseline.platform = native.map(|entry| entry.name.clone());
             if native.is_none() {
-                let has_variants = factors.contains_key(VARIANT);
                 let compared = factors
                     .iter()
                     .filter(|(key, _)| !has_variants || *key == VARIANT);

@@ -2,7 +2,7 @@
 //! Plans with variants.
 
 use super::*;
-use crate::plan::{Level, VARIANT, treatments};
+use crate::plan::{Level, StopRule, VARIANT, treatments};
 
 const HEAD: &str = "name = \"a\"\n[[platform]]\nkind = \"native\"\n[[platform]]\nkind = \"qemu\"\n";
 
@@ -163,4 +163,35 @@ fn variants_with_the_same_content_are_an_a_a_run() {
     let notes = read(&text).unwrap().same_variants(folder.path());
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].contains("a-1 and a-2 do the same"), "{notes:?}");
+}
+
+#[test]
+fn a_run_may_end_when_it_knows_enough_and_an_end_that_nothing_reaches_is_refused() {
+    let body = "[[workload]]\nkind = \"cpu\"\n";
+    let stop =
+        |until: &str| format!("[stop]\nrule = \"until\"\nuntil = \"{until}\"\nminimum = 4\n{body}");
+    let plan = read(&stop("cpu.per_work of qemu ± 2%")).unwrap();
+    let StopRule::Until { until, minimum, .. } = &plan.stop else {
+        panic!("{:?}", plan.stop);
+    };
+    assert_eq!(
+        (until.to_string().as_str(), *minimum),
+        ("cpu.per_work of qemu ± 2 %", 4)
+    );
+    assert!(read(&stop("decided: cpu.per_work > 2x")).is_ok());
+    for (until, part) in [
+        ("cpu.per_work", "no end of a run"),
+        ("± 2%", "no end of a run"),
+        ("cpu.per_work ± -2%", "no end of a run"),
+        ("cpu.per_work ± 2", "no end of a run"),
+        ("cpu.per_work ± NaN%", "no end of a run"),
+        ("decided: cpu.per_work", "no `>` or `<`"),
+        ("decided: cpu.per_work > +5%", "the plan has none"),
+        ("cpu.per_work of xen ± 2%", "no treatment of this name"),
+    ] {
+        let wrong = read(&stop(until)).unwrap_err();
+        assert!(wrong.contains(part), "{until}\n{wrong}");
+    }
+    let none = read(&format!("[stop]\nrule = \"until\"\n{body}")).unwrap_err();
+    assert!(none.contains("has no `until`"), "{none}");
 }
