@@ -146,6 +146,43 @@ fn a_run_ends_when_its_gate_is_decided_and_takes_more_blocks_that_count_as_a_loo
     );
 }
 
+#[test]
+fn what_a_run_could_not_judge_or_write_is_refused_before_it_begins() {
+    let work = tempfile::tempdir().unwrap();
+    for (more, part) in [
+        (
+            &["--fail-on", "cpu.per_work of newer > +3%"][..],
+            "compared are: container, native, new",
+        ),
+        (
+            &["--summary", "no/such/directory/s.md"],
+            "no/such/directory",
+        ),
+        (
+            &["--until", "cpu.per_work of newer ± 2%"],
+            "no treatment of this name",
+        ),
+    ] {
+        let ended = compare(work.path(), &program(1), &program(2), more);
+        let printed = shown(&ended);
+        assert!(
+            !ended.status.success() && printed.contains(part),
+            "{more:?}: {printed}"
+        );
+        assert!(!work.path().join("results").exists(), "{more:?}: {printed}");
+    }
+    let mut plain = vtax(&work.path().join("state"));
+    plain
+        .current_dir(work.path())
+        .args(["run", "--platform", "native"]);
+    let ended = plain
+        .args(["--fail-on", "cpu.per_work > +3%", "--", "true"])
+        .output()
+        .unwrap();
+    assert!(shown(&ended).contains("give variants"), "{}", shown(&ended));
+    assert_eq!(ended.status.code(), Some(2), "{}", shown(&ended));
+}
+
 /// The shell lines of a workflow: the blocks and lists of `run` and `script`.
 fn script(workflow: &str) -> String {
     let mut lines = Vec::new();

@@ -113,6 +113,16 @@ pub enum GateError {
         /// The gate.
         gate: String,
     },
+    /// No treatment of the gate is compared with another one in the run.
+    #[error(
+        "gate `{gate}`: no treatment of this name is compared with another one in this run; compared are: {names}"
+    )]
+    NothingCompared {
+        /// The gate.
+        gate: String,
+        /// The platforms and variants that are compared.
+        names: String,
+    },
     /// The workload of a treatment is another one in the base run.
     #[error(
         "gate `{gate}`: the workload `{workload}` of {run} is not that of the base run: {keys} differ; run both with \

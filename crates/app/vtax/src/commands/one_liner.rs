@@ -37,6 +37,11 @@ pub enum CommandLineError {
         "--variant {0}: write NAME=VALUE, such as --variant old=./app-1.2 --variant new=./app-1.3"
     )]
     Variant(String),
+    /// A variant whose file does not exist.
+    #[error(
+        "--variant {0}: this file does not exist here; give its path, or another text for {{variant}}"
+    )]
+    NoFile(String),
     /// Variants that nothing uses.
     #[error(
         "the variants change nothing: write {{variant}} where their values belong, such as `-- {{variant}} --bench`, or \
@@ -71,16 +76,17 @@ const OPTIONS: [(&str, &str); 16] = [
 /// The faults of a command line's plan, each with the option that it lies in.
 pub fn faults(text: &str, found: &Diagnostics) -> CommandLineError {
     let faults = found.list.iter().map(|fault| {
-        let line = text
-            .lines()
-            .nth(fault.line.saturating_sub(1))
-            .unwrap_or_default();
+        let lines: Vec<&str> = text.lines().take(fault.line).collect();
+        let line = lines.last().copied().unwrap_or_default();
+        let section = lines.iter().rfind(|line| line.starts_with("[["));
+        let is_of_variant = section == Some(&"[[variant]]");
         let (key, value) = line.split_once(" = ").unwrap_or((line, ""));
         let first = key.split('.').next().unwrap_or(key);
         let option = OPTIONS.iter().find(|(name, _)| *name == first);
         let option = match option {
             _ if first == "[[platform]]" => "--platform: ".to_owned(),
             _ if first == "[[variant]]" => "--variant: ".to_owned(),
+            Some(_) if is_of_variant => format!("--variant, {first} {value}: "),
             Some((_, option)) => format!("{option} {value}: "),
             None => String::new(),
         };
@@ -342,6 +348,10 @@ fn variants(arguments: &CommandArgs) -> Result<Vec<Variant>, CommandLineError> {
             .split_once('=')
             .filter(|(name, value)| !name.is_empty() && !value.is_empty());
         let (name, value) = pair.ok_or_else(|| CommandLineError::Variant(text.clone()))?;
+        let is_path = value.starts_with("./") || value.starts_with("../");
+        if is_path && !Path::new(value).exists() {
+            return Err(CommandLineError::NoFile(text.clone()));
+        }
         let is_image = !is_used && value.parse::<Source>().is_ok();
         if !is_used && !is_image {
             return Err(CommandLineError::Unused);
@@ -645,6 +655,8 @@ mod tests {
             .unwrap_err()
         };
         assert_eq!(refused(["old=1", "new=2"]), CommandLineError::Unused);
+        let missing = refused(["old=./no-such-file", "new=2"]).to_string();
+        assert!(missing.contains("does not exist here"), "{missing}");
         assert!(matches!(
             refused(["old", "new=2"]),
             CommandLineError::Variant(_)

@@ -26,7 +26,7 @@ use vtax_lab::run::{
     self, Event, Known, Knows, OwnInstruments, Planned, Progress, RunOptions, RunSummary,
 };
 use vtax_report::analysis::Analysis;
-use vtax_report::gate::{self, Gate};
+use vtax_report::gate::{self, Gate, GateError};
 use vtax_report::pipeline;
 use vtax_results::ResultsDir;
 use vtax_results::limit::Until;
@@ -102,9 +102,16 @@ pub fn run(arguments: RunArgs) -> Outcome {
         treatments: &treatments,
         catalogue: &catalogue,
     };
+    for gate in &gates {
+        check_gate(gate, &planned)?;
+    }
     check_root(&arguments.at, &planned)?;
     if dry_run {
         return dry_run::show(planned, &arguments, shard);
+    }
+    if let Some(file) = &summary {
+        // A run of hours must not end with a file that cannot be written.
+        vtax_files::append(file)?;
     }
     let results = arguments.results(&plan.name);
     // The vtax that merges partial results judges them.
@@ -397,6 +404,31 @@ fn check_more(arguments: &PlanRunArgs, shard: Option<&Shard>) -> Result<(), LabE
         "--more {} adds no blocks to this run: {why}",
         arguments.more
     )))
+}
+
+/// Checks before a run that a gate can be judged after it.
+///
+/// # Errors
+/// When no treatment of this name is compared with another, or a limit in percent has no variants.
+fn check_gate(gate: &Gate, planned: &Planned<'_>) -> Result<(), GateError> {
+    let compared = || {
+        let records = planned.treatments.iter().map(|one| &one.record);
+        records.filter(|record| record.baseline.is_some())
+    };
+    if !gate.is_of_one_run && planned.plan.variants.is_empty() {
+        return Err(GateError::NoVariants {
+            gate: gate.text.clone(),
+        });
+    }
+    if compared().any(|one| gate.applies_to(&one.label, &one.platform, one.variant())) {
+        return Ok(());
+    }
+    let names = compared().flat_map(|one| [Some(one.platform.as_str()), one.variant()]);
+    let names: BTreeSet<&str> = names.flatten().collect();
+    Err(GateError::NothingCompared {
+        gate: gate.text.clone(),
+        names: names.into_iter().collect::<Vec<_>>().join(", "),
+    })
 }
 
 /// The arguments that are also passed to the other vtax.
