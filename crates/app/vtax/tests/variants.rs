@@ -71,7 +71,7 @@ fn a_build_of_twice_the_cost_misses_the_gate_in_the_command_that_measures_it() {
     }
 }
 
-#[test(needs = [can_run_trials()])]
+#[test(needs = [can_run_trials(), test_all("two runs, 15 s")])]
 fn the_same_build_twice_is_told_as_an_a_a_run_and_one_that_fails_stops_the_run_by_name() {
     let work = tempfile::tempdir().unwrap();
     let _host = the_host();
@@ -92,7 +92,7 @@ fn the_same_build_twice_is_told_as_an_a_a_run_and_one_that_fails_stops_the_run_b
     );
 }
 
-#[test(needs = [can_run_trials()])]
+#[test(needs = [can_run_trials(), test_all("three runs, 30 s")])]
 fn a_run_ends_when_its_gate_is_decided_and_takes_more_blocks_that_count_as_a_look() {
     let work = tempfile::tempdir().unwrap();
     let _host = the_host();
@@ -217,7 +217,7 @@ fn script(workflow: &str) -> String {
     lines.join("\n")
 }
 
-#[test(needs = [can_run_trials()])]
+#[test(needs = [can_run_trials(), test_all("runs two pipelines, 30 s")])]
 fn the_workflows_of_two_forges_compare_both_revisions_and_fail_for_the_dearer_one() {
     let work = tempfile::tempdir().unwrap();
     let _host = the_host();
