@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Comparisons in the formats that pipelines and statistics programs read: Markdown, CSV, Bencher Metric Format.
 
-use crate::analysis::words::is_leading;
+use crate::analysis::words::{is_leading, lead};
 use crate::analysis::{Analysis, Comparison, Shift};
 use crate::compare::RunComparison;
 use crate::gate::JudgedGate;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use vtax_core::csv::field;
-use vtax_core::metric;
 use vtax_results::text::{Table, clean, columns, pad};
 
 /// A comparison of runs and its gates.
@@ -124,11 +123,22 @@ fn gates(judged: &[JudgedGate], has_run: bool) -> String {
 fn rows<'a>(comparisons: impl Iterator<Item = &'a Comparison>) -> String {
     let mut table = Table::new(["treatment", "metric", "ratio", "verdict"], 0..0);
     for row in comparisons {
-        let ratio = row.ratio_in_words().unwrap_or_else(|| "–".to_owned());
+        let ratio = flagged(row);
         let verdict = row.judgement.verdict.words();
         table.row([&row.treatment, &row.metric, &ratio, verdict].map(markdown));
     }
     table.markdown()
+}
+
+/// The ratio in words, with the flags of what is not measured.
+fn flagged(row: &Comparison) -> String {
+    let Some(mut shown) = row.ratio_in_words() else {
+        return "–".to_owned();
+    };
+    for flag in row.source.flags(row.modelled) {
+        shown.push_str(&format!(", {flag}"));
+    }
+    shown
 }
 
 /// The columns of the axis of a picture.
@@ -139,11 +149,7 @@ const AXIS: usize = 41;
 fn picture(analysis: &Analysis) -> Option<String> {
     let has_interval = |row: &&Comparison| row.headline && row.interval().is_some();
     let all = || analysis.comparisons.iter().filter(has_interval);
-    let leads = [metric::KNEE.name, metric::CPU_PER_WORK.name];
-    let lead = leads
-        .into_iter()
-        .find(|name| all().any(|row| row.metric == *name));
-    let lead = lead.or_else(|| Some(all().next()?.metric.as_str()))?;
+    let lead = lead(all())?;
     let rows = all().filter(|row| row.metric == lead);
     let rows = rows.filter_map(|row| Some((row, row.ratio?, row.interval()?)));
     let rows: Vec<_> = rows
@@ -188,7 +194,7 @@ fn picture(analysis: &Analysis) -> Option<String> {
             }
         }
         let axis: String = axis.iter().collect();
-        let shown = row.ratio_in_words().unwrap_or_default();
+        let shown = flagged(row);
         text += &format!("{}  {axis}  {shown}\n", pad(&name(row), longest));
     }
     Some(text)

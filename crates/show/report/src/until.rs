@@ -15,7 +15,9 @@ use vtax_results::{ResultsDir, ResultsError};
 pub fn look(results: &ResultsDir, until: &Until) -> Result<(bool, String), ResultsError> {
     let analysis = analyse(results)?;
     Ok(match until {
-        Until::Width { metric, width, .. } => known_to(&analysis, until, metric, *width),
+        Until::Width {
+            metric, percent, ..
+        } => known_to(&analysis, until, metric, *percent / 100.0),
         Until::Decided(gate) => match judge_run(&analysis, std::slice::from_ref(gate)) {
             Ok(judged) => {
                 let own = || judged.iter().filter(|one| one.gate == gate.text);

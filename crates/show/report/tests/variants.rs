@@ -53,11 +53,41 @@ fn a_variant_is_compared_on_each_platform_and_a_changed_tax_is_told() {
         "Variant new costs 1.2",
         "the CPU of variant old to serve a request on bare metal",
         "changes with variant new: it is 1.1",
+        "that of variant old (n = 12 pairs, emulated)",
         "native old ",
         "change is the ratio to the baseline",
     ] {
         assert!(table.contains(part), "{part}\n{table}");
     }
+}
+
+#[test]
+fn a_summary_flags_what_is_not_measured() {
+    let analysis = compared(1.1);
+    let summary = vtax_report::pipeline::summary(&analysis, &[]);
+    let lines: Vec<&str> = summary.lines().collect();
+    let of = |parts: [&str; 2]| {
+        let own = lines
+            .iter()
+            .filter(|line| parts.iter().all(|part| line.contains(part)));
+        own.copied().collect::<Vec<&str>>()
+    };
+    for (parts, flag) in [
+        (["| qemu", "cpu.per\\_work"], "emulated"),
+        (["| native", "energy.per\\_work"], "modelled"),
+        (["qemu · http-rate", "●"], "emulated"),
+    ] {
+        let found = of(parts);
+        assert!(
+            !found.is_empty() && found.iter().all(|line| line.contains(flag)),
+            "{parts:?} {summary}"
+        );
+    }
+    assert!(
+        of(["| native", "cpu.per\\_work"])
+            .iter()
+            .all(|line| !line.contains("emulated"))
+    );
 }
 
 #[test]

@@ -234,8 +234,8 @@ pub enum Until {
         metric: String,
         /// Label of the treatment, or name of the platform or variant; `None` for every treatment with the metric.
         subject: Option<String>,
-        /// The half width, 0.02 for ±2 %.
-        width: f64,
+        /// The half width in percent.
+        percent: f64,
     },
     /// A gate is passed or missed.
     Decided(Gate),
@@ -287,7 +287,7 @@ impl FromStr for Until {
         Ok(Self::Width {
             metric: metric.to_owned(),
             subject: subject.map(str::to_owned),
-            width: width / 100.0,
+            percent: width,
         })
     }
 }
@@ -308,12 +308,12 @@ impl fmt::Display for Until {
             Self::Width {
                 metric,
                 subject,
-                width,
+                percent,
             } => {
                 let of = subject
                     .as_ref()
                     .map_or_else(String::new, |name| format!(" of {name}"));
-                write!(f, "{metric}{of} ± {}", crate::numbers::percent(*width))
+                write!(f, "{metric}{of} ± {percent}%")
             }
             Self::Decided(gate) => write!(f, "decided: {}", gate.text),
         }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `vtax run --platform … -- COMMAND`: the plan of a command that is measured without a plan file.
 
+mod variant;
+
 use crate::cli::CommandArgs;
 use std::path::{Path, PathBuf};
-use vtax_guest::image::oci::Source;
 use vtax_lab::plan::Diagnostics;
 use vtax_lab::plan::write::{self, PlanText, name_of};
 use vtax_load::workload::command::words::{join, split};
@@ -54,8 +55,7 @@ pub enum CommandLineError {
 }
 
 /// The option that gives each key of the plan.
-const OPTIONS: [(&str, &str); 16] = [
-    ("variant", "--variant"),
+const OPTIONS: [(&str, &str); 15] = [
     ("kind", "--platform"),
     ("image", "--image"),
     ("load", "--load"),
@@ -110,8 +110,8 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
     if arguments.platform.is_empty() && !is_given {
         return Ok(None);
     }
-    let variants = variants(arguments)?;
-    let of_variant = |text: &str| text.contains(PLACEHOLDER);
+    let variants = variant::read(arguments)?;
+    let of_variant = variant::is_in;
     let load = match (arguments.words.as_slice(), &arguments.load) {
         ([], Some(load)) => load.clone(),
         (words @ [_, ..], Some(_)) => {
@@ -143,7 +143,7 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
             let names = variants.iter().map(|one| name(&one.in_command(command)));
             match names.collect::<Vec<_>>().as_slice() {
                 [] => name(command),
-                names => common_name(names),
+                names => variant::common_name(names),
             }
         }
     };
@@ -274,98 +274,6 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
     Ok(Some(plan.finish()))
 }
 
-/// The text that a variant's value takes the place of.
-const PLACEHOLDER: &str = "{variant}";
-
-/// A variant of a command line.
-#[derive(Debug)]
-struct Variant {
-    name: String,
-    value: String,
-    /// Whether the value is an image that no text takes.
-    is_image: bool,
-    /// Whether it is a file or directory of this host.
-    is_file: bool,
-}
-
-impl Variant {
-    /// A command with the value in it; that of a file is its name in the directory of the files.
-    fn in_command(&self, text: &str) -> String {
-        let value = match Path::new(&self.value)
-            .file_name()
-            .and_then(|name| name.to_str())
-        {
-            Some(name) if self.is_file => format!("./{name}"),
-            _ => self.value.clone(),
-        };
-        match split(text) {
-            Ok(words) => {
-                let words = words.iter().map(|word| word.replace(PLACEHOLDER, &value));
-                join(&words.collect::<Vec<_>>())
-            }
-            // The reader of the plan says what is wrong with it.
-            Err(_) => text.replace(PLACEHOLDER, &value),
-        }
-    }
-
-    fn in_text(&self, text: &str) -> String {
-        text.replace(PLACEHOLDER, &self.value)
-    }
-
-    fn in_path(&self, path: &Path) -> Result<String, CommandLineError> {
-        let text = path
-            .to_str()
-            .ok_or_else(|| CommandLineError::Path(path.to_owned()))?;
-        absolute(Path::new(&self.in_text(text)))
-    }
-}
-
-/// Reads the variants.
-///
-/// # Errors
-/// When one has no name or value, or nothing uses them.
-fn variants(arguments: &CommandArgs) -> Result<Vec<Variant>, CommandLineError> {
-    let lines = [
-        &arguments.load,
-        &arguments.serve,
-        &arguments.prepare,
-        &arguments.ready,
-    ];
-    let lines = lines
-        .into_iter()
-        .flatten()
-        .chain(&arguments.words)
-        .chain(&arguments.image);
-    let paths = arguments.files.iter().chain(&arguments.input);
-    let is_used = lines
-        .map(String::as_str)
-        .any(|text| text.contains(PLACEHOLDER))
-        || paths
-            .filter_map(|path| path.to_str())
-            .any(|text| text.contains(PLACEHOLDER));
-    let read = |text: &String| {
-        let pair = text
-            .split_once('=')
-            .filter(|(name, value)| !name.is_empty() && !value.is_empty());
-        let (name, value) = pair.ok_or_else(|| CommandLineError::Variant(text.clone()))?;
-        let is_path = value.starts_with("./") || value.starts_with("../");
-        if is_path && !Path::new(value).exists() {
-            return Err(CommandLineError::NoFile(text.clone()));
-        }
-        let is_image = !is_used && value.parse::<Source>().is_ok();
-        if !is_used && !is_image {
-            return Err(CommandLineError::Unused);
-        }
-        Ok(Variant {
-            name: name.to_owned(),
-            value: value.to_owned(),
-            is_image,
-            is_file: is_used && value.contains('/') && Path::new(value).exists(),
-        })
-    };
-    arguments.variants.iter().map(read).collect()
-}
-
 /// Appends a number of the output: a fixed one, or the group of an expression.
 fn figure(plan: &mut PlanText, key: &str, place: &str, unit: &str) {
     match place.parse::<f64>() {
@@ -415,21 +323,6 @@ fn name(command: &str) -> String {
     let program = program.unwrap_or_default();
     let base = program.rsplit('/').next().unwrap_or_default();
     name_of(base, "command")
-}
-
-/// The beginning that the names of variants share, `app` of `app-1.2` and `app-1.3`.
-fn common_name(names: &[String]) -> String {
-    let Some((first, others)) = names.split_first() else {
-        return "variants".to_owned();
-    };
-    if others.iter().all(|other| other == first) {
-        return first.clone();
-    }
-    let is_shared = |end: &usize| others.iter().all(|other| other.starts_with(&first[..*end]));
-    let ends = (1..=first.len()).filter(|end| first.is_char_boundary(*end));
-    let end = ends.take_while(is_shared).last().unwrap_or(0);
-    let shared = first[..end].trim_end_matches(|c: char| !c.is_ascii_alphabetic());
-    name_of(shared, "variants")
 }
 
 /// Returns a name for an image: the last part of its path or name, without a tag and `.tar`.
@@ -607,7 +500,7 @@ mod tests {
             (["old", "new"], "variants"),
             (["a1", "a2"], "a"),
         ] {
-            assert_eq!(common_name(&names.map(str::to_owned)), shared);
+            assert_eq!(variant::common_name(&names.map(str::to_owned)), shared);
         }
         // A value that is no file stands as it is.
         let plan = read(&CommandArgs {

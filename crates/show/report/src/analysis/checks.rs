@@ -24,7 +24,7 @@ const MOST_EXAMPLES: usize = 3;
 pub(super) type Pairs = Vec<(u32, f64, f64)>;
 
 /// Pairs the trials of each block.
-pub(super) fn pairs(
+pub(crate) fn pairs(
     metric: &MetricSummary,
     baseline: &MetricSummary,
     block_of: &BTreeMap<u32, u32>,

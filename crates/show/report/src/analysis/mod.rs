@@ -9,7 +9,6 @@ mod comparisons;
 mod energy;
 mod fixed_time;
 mod installations;
-pub(crate) mod interactions;
 mod knees;
 mod launch;
 mod machines;
@@ -21,12 +20,14 @@ mod shifts;
 mod summaries;
 mod timeline;
 mod variance;
+pub(crate) mod variants;
 mod verdicts;
 pub(crate) mod withheld;
 mod within;
 pub(crate) mod words;
 
 pub use certainty::Certainty;
+pub(crate) use checks::pairs;
 pub use comparison::{Comparison, Disagreement, Judgement, Needed, by_key};
 pub use comparisons::judge;
 pub(crate) use comparisons::{adjusted_in_words, asked_effect, unpaired};
@@ -128,7 +129,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         all.map(|read| &read.trial)
     };
     let fixed_times = fixed_time::mark(&mut summaries, counted());
-    let other_work = interactions::other_work(&summaries, counted());
+    let other_work = variants::other_work(&summaries, counted());
     let block_of = blocks(&trials);
     let plan = RunPlan::from_results(first);
     let sequential = run.extended || plan.ends_when_it_knows();
@@ -322,16 +323,23 @@ fn tax_changes(
     fleet: &Fleet,
     method: Method,
 ) -> Vec<Comparison> {
-    let mut found = interactions::compare(summaries, block_of);
+    let mut found = variants::compare(summaries, block_of);
     for (comparison, pairs) in &mut found {
         method.set(comparison, pairs, fleet);
     }
     judge(found.iter_mut().map(|(one, _)| one), method.minimum_effect);
     let labels = by_label(summaries);
     for (comparison, _) in &mut found {
-        let both = [&comparison.treatment, &comparison.baseline];
-        if let [Some(own), Some(other)] = both.map(|label| labels.get(label.as_str())) {
-            withheld::judge(comparison, own, other, None);
+        let new = [&comparison.treatment, &comparison.baseline];
+        let [Some(here), Some(there)] = new.map(|label| labels.get(label.as_str()).copied()) else {
+            continue;
+        };
+        let old = [here, there].map(|of| labels.get(of.treatment.baseline.as_deref()?).copied());
+        // Trials that any of the four lost may be the slow ones.
+        withheld::judge(comparison, here, there, None);
+        if let [Some(old_here), Some(old_there)] = old {
+            withheld::judge(comparison, old_here, old_there, None);
+            withheld::judge(comparison, here, old_here, None);
         }
     }
     found

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The data of a report: a run, its treatments, their metrics, and its trials.
 
-use super::interactions::is_across_variants;
+use super::variants::is_across_variants;
 use super::{
     Certainty, Comparison, Counts, Fleet, TreatmentSummary, TrialQuantile, by_key, by_label,
 };

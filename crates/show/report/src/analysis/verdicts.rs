@@ -39,11 +39,7 @@ impl Analysis {
     /// The comparisons of the leading metric of a workload.
     fn leading(&self, workload: &str) -> Vec<&Comparison> {
         let own = || (self.comparisons.iter()).filter(|of| of.workload == workload);
-        let has = |name: &str| own().any(|of| of.metric == name);
-        let leads = [metric::KNEE.name, metric::CPU_PER_WORK.name];
-        let lead = leads.into_iter().find(|name| has(name));
-        let first = || own().find(|of| of.headline).or(own().next());
-        let lead = lead.or_else(|| Some(first()?.metric.as_str()));
+        let lead = super::words::lead(own());
         let is_lead = |of: &&Comparison| Some(of.metric.as_str()) == lead;
         own().filter(is_lead).collect()
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The wording of a report: nouns for platforms, and one sentence per finding.
 
-use super::interactions::is_across_variants;
+use super::variants::is_across_variants;
 use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use vtax_core::counted;
@@ -10,10 +10,22 @@ use vtax_results::numbers::{percent, ratio};
 use vtax_results::stats::{REPEATS_WITHIN, Tax, Verdict};
 use vtax_results::{Treatment, VARIANT};
 
+/// The metrics that lead a report, the first that a comparison has.
+const LEADS: [&metric::Metric; 2] = [metric::KNEE, metric::CPU_PER_WORK];
+
 /// Whether a sentence is of the metrics that lead a report.
 pub(crate) fn is_leading(sentence: &Sentence) -> bool {
-    let leads = [metric::KNEE, metric::CPU_PER_WORK];
-    leads.iter().any(|lead| lead.is(&sentence.metric))
+    LEADS.iter().any(|lead| lead.is(&sentence.metric))
+}
+
+/// The name of the metric that leads some comparisons: the knee, the CPU for a unit of work, the first headline, or the first.
+pub(crate) fn lead<'a>(rows: impl Iterator<Item = &'a Comparison> + Clone) -> Option<&'a str> {
+    let found = LEADS
+        .iter()
+        .find_map(|lead| rows.clone().find(|row| lead.is(&row.metric)));
+    let headline = || rows.clone().find(|row| row.headline);
+    let found = found.or_else(headline).or_else(|| rows.clone().next())?;
+    Some(&found.metric)
 }
 
 /// Adds the plan's platform name to the noun of platforms that would share one.
@@ -128,7 +140,10 @@ pub(crate) fn tax_changes(analysis: &Analysis) -> Vec<Sentence> {
         let words = metric::lookup(&change.metric).and_then(|metric| metric.words);
         let quantity = words.map_or(change.title.as_str(), |words| words.noun);
         let shown = change.ratio_in_words()?;
-        let n = change.repetitions().unwrap_or_default();
+        let mut n = change.repetitions().unwrap_or_default();
+        for flag in change.source.flags(change.modelled) {
+            n.push_str(&format!(", {flag}"));
+        }
         let what = format!(
             "the tax of {} over {} in {quantity} in {}",
             own.noun, reference.noun, change.workload

@@ -2,10 +2,10 @@
 //! How the intervals of a run that was looked at narrowed, block by block.
 
 use super::{Figure, Platforms};
-use crate::analysis::{Analysis, Comparison};
+use crate::analysis::words::lead;
+use crate::analysis::{Analysis, Comparison, pairs};
 use serde_json::json;
-use std::collections::{BTreeMap, HashMap};
-use vtax_core::metric;
+use std::collections::BTreeMap;
 use vtax_results::numbers::ratio;
 use vtax_results::stats::{Interval, anytime_half_width, describe};
 
@@ -21,21 +21,17 @@ pub(super) fn narrowing(analysis: &Analysis, all: &Platforms) -> Option<Figure> 
     if !analysis.sequential {
         return None;
     }
-    let rows = || {
-        analysis
-            .comparisons
-            .iter()
-            .filter(|row| row.headline && row.tax.is_some())
+    let all_rows = || {
+        let rows = analysis.comparisons.iter();
+        rows.filter(|row| row.headline && row.tax.is_some_and(|tax| tax.sequential))
     };
-    let lead = metric::CPU_PER_WORK.name;
-    let lead = if rows().any(|row| row.metric == lead) {
-        lead
-    } else {
-        rows().next()?.metric.as_str()
-    };
-    let rows: Vec<&Comparison> = rows().filter(|row| row.metric == lead).take(MOST).collect();
+    let lead = lead(all_rows())?;
+    let rows: Vec<&Comparison> = all_rows()
+        .filter(|row| row.metric == lead)
+        .take(MOST)
+        .collect();
     let labels = analysis.by_label();
-    let block_of: HashMap<u32, u32> = (analysis.trials.iter())
+    let block_of: BTreeMap<u32, u32> = (analysis.trials.iter())
         .map(|row| (row.index, row.block))
         .collect();
     let mut values = Vec::new();
@@ -45,19 +41,9 @@ pub(super) fn narrowing(analysis: &Analysis, all: &Platforms) -> Option<Figure> 
             labels.get(row.treatment.as_str())?,
             labels.get(row.baseline.as_str())?,
         );
-        let by_block = |of: &crate::analysis::TreatmentSummary| -> BTreeMap<u32, f64> {
-            let metric = of.metric(&row.metric);
-            let values = metric.into_iter().flat_map(|metric| &metric.values);
-            values
-                .filter_map(|(index, value)| Some((*block_of.get(index)?, *value)))
-                .collect()
-        };
-        let others = by_block(base);
-        let logs = by_block(own).into_iter().filter_map(|(block, value)| {
-            let log = (value / others.get(&block)?).ln();
-            log.is_finite().then_some(log)
-        });
-        let logs: Vec<f64> = logs.collect();
+        let (mine, theirs) = (own.metric(&row.metric)?, base.metric(&row.metric)?);
+        let logs = pairs(mine, theirs, &block_of).into_iter();
+        let logs: Vec<f64> = logs.map(|(_, value, other)| (value / other).ln()).collect();
         for (pairs, centre, ends) in looks(&logs) {
             values.push(json!({
                 "treatment": own.short, "platform": row.platform, "pairs": pairs,

@@ -176,9 +176,15 @@ fn a_run_may_end_when_it_knows_enough_and_an_end_that_nothing_reaches_is_refused
     };
     assert_eq!(
         (until.to_string().as_str(), *minimum),
-        ("cpu.per_work of qemu ± 2 %", 4)
+        ("cpu.per_work of qemu ± 2%", 4)
     );
     assert!(read(&stop("decided: cpu.per_work > 2x")).is_ok());
+    let fine: vtax_results::limit::Until = "cpu.per_work +- 0.25 %".parse().unwrap();
+    assert_eq!(
+        fine.to_string(),
+        "cpu.per_work ± 0.25%",
+        "a plan holds what was typed"
+    );
     for (until, part) in [
         ("cpu.per_work", "no end of a run"),
         ("± 2%", "no end of a run"),

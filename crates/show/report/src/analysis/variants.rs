@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the tax of a platform differs between variants: the ratio of a variant to the first one on a platform, over
-//! the same ratio on the platform that taxes refer to (the interaction of platform and variant).
+//! What a run of variants shows beside the change on each platform: whether the tax of a platform differs between them,
+//! and whether they do different amounts of work. The change of a tax is the ratio of a variant to the first one on a
+//! platform, over the same ratio on the platform that taxes refer to (the interaction of platform and variant).
 
 use super::{Comparison, Judgement, MetricSummary, TreatmentSummary, by_label, checks};
 use std::collections::BTreeMap;
@@ -8,7 +9,7 @@ use vtax_core::{Quantity, Unit, metric};
 use vtax_results::Trial;
 use vtax_results::stats::{self, seed_of};
 
-/// Amounts of work that differ by more than this share are told.
+/// Amounts of work that differ by more than this share are reported.
 const OTHER_WORK: f64 = 0.02;
 
 /// The kind of the platform that taxes refer to, where a plan has one; otherwise its first platform.
