@@ -10,6 +10,7 @@
     deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
 )]
 
+pub mod canary;
 pub mod cell;
 pub mod command;
 mod error;
