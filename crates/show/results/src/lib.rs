@@ -58,9 +58,9 @@ pub use record::is_record;
 pub use samples::{SampleReader, SampleSeriesId, SampleWriter, Samples};
 pub use samples::{parquet_failed, write_column};
 pub use trial::{
-    Actor, IdleBin, IdleGaps, IdlePhase, Metric, ObjectiveOutcome, ObservationCost, Phase,
-    PhaseTimes, Role, RunInfo, Scheduled, Treatment, Trial, TrialOutcome, Work, is_difference,
-    offered_load,
+    Actor, Canary, IdleBin, IdleGaps, IdlePhase, Metric, ObjectiveOutcome, ObservationCost, Phase,
+    PhaseTimes, Role, RunInfo, Scheduled, Speed, Treatment, Trial, TrialOutcome, Work,
+    is_difference, offered_load,
 };
 pub use vtax_core::account::Stage;
 pub use vtax_core::metric::Better;

@@ -345,6 +345,26 @@ impl IdlePhase {
     }
 }
 
+/// The speed of this host beside a trial, by a fixed reference that ran natively before and after it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Canary {
+    /// SHA-256 of the reference's instructions: speeds of other instructions are not comparable.
+    pub code: String,
+    /// The speed of each part before the trial.
+    pub before: BTreeMap<String, Speed>,
+    /// The speed of each part after it.
+    pub after: BTreeMap<String, Speed>,
+}
+
+/// The speed of one part of a [`Canary`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Speed {
+    /// Rounds in a second of time.
+    pub per_second: f64,
+    /// Rounds in a second of processor time.
+    pub per_cpu_second: f64,
+}
+
 /// Idle gaps of one processor in a trial's window: how long it was idle at a time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct IdleGaps {
@@ -414,6 +434,9 @@ pub struct ObservationCost {
     /// reason, and in records that did not keep them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub idle_gaps: Vec<IdleGaps>,
+    /// The speed of this host beside the trial. Absent where no canary ran, and in records that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
 }
 
 /// `trial.json`: one trial, self-describing.

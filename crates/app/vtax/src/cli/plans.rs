@@ -140,6 +140,9 @@ pub struct CommandArgs {
     /// The most runs on each platform, with --until.
     #[arg(long, value_name = "RUNS", default_value_t = 100, requires = "until", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     pub at_most: u32,
+    /// Run no canary, the short reference beside trials that shows how fast this host is at that time.
+    #[arg(long, requires = "guests")]
+    pub no_canary: bool,
     /// Debian packages that the image gets.
     #[arg(
         long,

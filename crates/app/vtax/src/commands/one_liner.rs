@@ -176,6 +176,9 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
             .text("stop.until", &until.to_string())
             .value("stop.minimum", arguments.runs.clamp(2, arguments.at_most));
     }
+    if arguments.no_canary {
+        plan.text("canary", "off");
+    }
     if let Some(image) = arguments.image.as_deref().filter(|text| !of_variant(text)) {
         plan.text("image", &absolute_image(image)?);
     }

@@ -66,6 +66,8 @@ pub struct Plan {
     pub idle: Duration,
     /// Meters to read, by name. `auto` selects the host's meters, or the power model when the host has none.
     pub meters: Vec<String>,
+    /// Whether the canary runs beside trials.
+    pub canary: Canary,
     /// The smallest relative difference that is reported as a difference.
     pub minimum_effect: f64,
     /// The baseline of every treatment.
@@ -198,6 +200,17 @@ pub struct RemoteClient {
     pub host: String,
     /// The network to that host, and the target's address on it.
     pub network: OuterNetwork,
+}
+
+/// Whether the canary runs beside trials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Canary {
+    /// On a host that is not emulated.
+    Auto,
+    /// On every host.
+    On,
+    /// Never.
+    Off,
 }
 
 /// The order of trials.

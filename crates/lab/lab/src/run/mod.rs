@@ -6,6 +6,7 @@
 //! ([`run`]), or an experiment of another crate.
 
 mod busy;
+mod canary;
 mod directory;
 mod planned;
 mod progress;
@@ -30,6 +31,7 @@ pub use trial::Log;
 
 use crate::LabError;
 use crate::plan::Shard;
+use canary::Canary;
 use progress::Estimate;
 use queue::Queue;
 use std::cell::Cell;
@@ -190,6 +192,11 @@ pub trait Experiment {
     /// When the run cannot continue, or is interrupted.
     fn next(&mut self, _under_way: &[Assignment]) -> Result<usize, LabError> {
         Ok(0)
+    }
+
+    /// Whether the canary runs beside its trials.
+    fn has_canary(&self) -> bool {
+        false
     }
 
     /// Returns the reason to end the run before `next_block`, if there is one.
@@ -388,6 +395,7 @@ impl Runner<'_> {
         let mut last_block = None;
         let mut under_way: Vec<Assignment> = Vec::new();
         let mut began_at: BTreeMap<u32, Instant> = BTreeMap::new();
+        let mut canary = Canary::new(experiment.has_canary() && experiment.jobs() <= 1);
         loop {
             while summary.stopped_early.is_none() && under_way.len() < experiment.jobs().max(1) {
                 let Some(assignment) = queue.next() else {
@@ -417,7 +425,8 @@ impl Runner<'_> {
             let writer = self.results.trial_writer(assignment.index)?;
             let events = self.roots.is_some().then(|| writer.events()).transpose()?;
             let watchers = trial::Watchers { events, progress };
-            let trial = trial::run(experiment, assignment, treatment, journal, writer, watchers)?;
+            let beside = (&mut *journal, &mut canary);
+            let trial = trial::run(experiment, assignment, treatment, beside, writer, watchers)?;
             let clock = began_at.remove(&assignment.index);
             let took = clock.map_or(Duration::ZERO, |clock| clock.elapsed());
             let expected = experiment.expected(assignment.treatment);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The execution of one trial of any experiment, with its record and the restoration of the host.
 
+use super::canary::Canary;
 use super::{Assignment, Event, Experiment, Progress};
 use crate::LabError;
 use std::collections::BTreeMap;
@@ -22,10 +23,11 @@ pub(super) fn run(
     experiment: &mut dyn Experiment,
     assignment: Assignment,
     treatment: &Treatment,
-    journal: &mut Journal,
+    (journal, canary): (&mut Journal, &mut Canary),
     writer: TrialWriter,
     watchers: Watchers<'_>,
 ) -> Result<Trial, LabError> {
+    canary.read_before(experiment.expected(assignment.treatment));
     let began = Instant::now();
     let mut log = Log {
         file: writer.log()?,
@@ -70,6 +72,8 @@ pub(super) fn run(
     ]
     .iter()
     .fold(times.total, |rest, phase| rest.saturating_since(*phase));
+    // The host is restored, so that the canary does not see the trial's settings.
+    trial.observation.canary = canary.read_after();
     writer.finish(trial.clone())?;
     restored?;
     match end_of_run {

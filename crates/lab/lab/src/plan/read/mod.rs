@@ -11,8 +11,8 @@ mod variant;
 pub use values::{Complaint, Reader, Value, document, flatten};
 
 use super::{
-    Baseline, Catalogue, Diagnostics, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Order, Plan,
-    Quick, StopRule, VARIANT, Variant, Variation, keys, treatments,
+    Baseline, Canary, Catalogue, Diagnostics, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Order,
+    Plan, Quick, StopRule, VARIANT, Variant, Variation, keys, treatments,
 };
 use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
@@ -79,6 +79,11 @@ impl Reader<'_, &Catalogue> {
             sample_hz: own.number("sample_hz"),
             idle: own.time("idle"),
             meters: self.meters(root),
+            canary: match own.text("canary") {
+                "on" => Canary::On,
+                "off" => Canary::Off,
+                _ => Canary::Auto,
+            },
             minimum_effect: own.number("minimum_effect"),
             baseline,
             settings,

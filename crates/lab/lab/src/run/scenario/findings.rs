@@ -126,6 +126,8 @@ impl Findings<'_, '_> {
         trial.metrics.extend(knee);
         trial.observation = ObservationCost {
             idle: trial.observation.idle.take(),
+            // The run's, which reads it when the trial has ended.
+            canary: None,
             idle_gaps: residency::idle_gaps(of_target.begin, of_target.end),
             cpu: self.report.cpu,
             passes: self.report.passes,

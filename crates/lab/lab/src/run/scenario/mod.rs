@@ -35,7 +35,7 @@ use super::{
 };
 use crate::LabError;
 use crate::place::actor::RemoteActor;
-use crate::plan::{Catalogue, Draw, Plan, PlannedTreatment};
+use crate::plan::{Canary, Catalogue, Draw, Plan, PlannedTreatment};
 use guest::{Guest, GuestSpec};
 use idle::{IdleHost, IdlePhases};
 use remote::ClientHost;
@@ -170,6 +170,15 @@ impl Experiment for Scenarios<'_> {
         };
         let treatments = u32::try_from(self.planned.len()).unwrap_or(u32::MAX);
         self.of.expected(treatment) + per_block / treatments.max(1)
+    }
+
+    fn has_canary(&self) -> bool {
+        match self.plan.canary {
+            Canary::On => true,
+            Canary::Off => false,
+            // An emulated host has no noise.
+            Canary::Auto => self.host != Source::Simulated,
+        }
     }
 
     fn satisfied(
