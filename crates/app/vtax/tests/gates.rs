@@ -7,8 +7,12 @@ use std::fs;
 use std::path::Path;
 use vtax_testkit::results::Fake;
 
-/// Two runs of one plan; in the second a VM costs 1.5 times as much.
+/// Two runs of one plan with canaries; in the second a VM costs 1.5 times as much.
 fn runs(blocks: u32) -> tempfile::TempDir {
+    runs_with(blocks, Some(1.0))
+}
+
+fn runs_with(blocks: u32, canary: Option<f64>) -> tempfile::TempDir {
     let work = tempfile::tempdir().unwrap();
     for (name, vm_cost) in [("base", 3.0), ("new", 4.5)] {
         let fake = Fake {
@@ -16,6 +20,7 @@ fn runs(blocks: u32) -> tempfile::TempDir {
             vm_cost,
             trouble: false,
             platforms: vec!["native", "qemu"],
+            canary,
             ..Fake::default()
         };
         let run = work.path().join(name);
@@ -86,6 +91,23 @@ fn a_gate_is_missed_where_the_whole_interval_is_beyond_the_limit() {
     // The base is cheaper than the new run, so the reverse comparison falls.
     let words = ["compare", "new", "base", "--fail-on", "cpu.per_work < -5%"];
     assert_eq!(ended(work.path(), &words).0, Some(4));
+}
+
+#[test]
+fn a_gate_on_cost_is_undecided_where_nothing_shows_how_runs_scatter() {
+    for (blocks, canary) in [(8, None), (1, Some(1.0))] {
+        let work = runs_with(blocks, canary);
+        let (code, out, _) = gated(work.path(), "cost", "cpu.per_work > +5%");
+        assert_eq!(code, Some(3), "{out}");
+        let why = "scatter between runs is not in";
+        assert!(out.contains(why), "{out}");
+        let words = ["compare", "base", "new", "--json"];
+        let (_, out, _) = ended(work.path(), &words);
+        assert!(out.contains("\"between_runs\": \"unknown\""), "{out}");
+    }
+    let work = runs_with(8, None);
+    let (code, out, _) = gated(work.path(), "tax", "cpu.per_work > +5%");
+    assert_eq!(code, Some(4), "a tax has no scatter between runs: {out}");
 }
 
 #[test]

@@ -4,16 +4,16 @@
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::words::most_frequent_reason;
 use crate::analysis::{
-    Analysis, Comparison, MetricSummary, TreatmentSummary, by_key, distinct, judge, knee_bounds,
-    unpaired, withheld,
+    Analysis, BetweenRuns, Comparison, MetricSummary, TreatmentSummary, between_runs, by_key,
+    distinct, judge, knee_bounds, unpaired, withheld,
 };
 use crate::history::Of;
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap};
 use std::iter::once;
 use vtax_core::{counted, metric};
-use vtax_results::numbers::percent;
-use vtax_results::stats::{Verdict, seed_of};
+use vtax_results::numbers::{percent, ratio};
+use vtax_results::stats::{Verdict, extremes, seed_of};
 use vtax_results::text::{self, Table, at_most, clean, cut};
 use vtax_results::{Better, HostDifference, Treatment, host_differences};
 
@@ -134,7 +134,7 @@ pub fn compare_of(of: Of, first: &Analysis, others: &[&Analysis]) -> RunComparis
             shared: shared(of, before, other),
             plan_keys: differing(first, other).unwrap_or_default(),
             comparisons: match of {
-                Of::Cost => comparisons(before, other),
+                Of::Cost => comparisons(first, before, other),
                 Of::Tax => tax_comparisons(first, before, other),
             },
         }
@@ -308,17 +308,20 @@ impl RunComparison {
     }
 }
 
-fn comparisons(first: &Labelled<'_>, other: &Analysis) -> Vec<Comparison> {
+fn comparisons(first: &Analysis, before: &Labelled<'_>, other: &Analysis) -> Vec<Comparison> {
+    let hosts = [first, other].map(|run| run.host_speed.as_ref());
     let mut comparisons = Vec::new();
     for after in &other.treatments {
-        let Some(before) = first.get(after.treatment.label.as_str()) else {
+        let Some(before) = before.get(after.treatment.label.as_str()) else {
             continue;
         };
         for (metric, old) in after.beside(before).filter(|(_, old)| old.is_some()) {
             let (after, before) = (&after.treatment, &before.treatment);
             let seed = seed_of(&["compare", &after.label, &metric.name]);
             let sampled = |old: &MetricSummary| unpaired(metric, old, seed);
-            comparisons.push(Comparison::new(after, before, metric, old, sampled));
+            let mut row = Comparison::new(after, before, metric, old, sampled);
+            between_runs(&mut row, metric.unit, hosts);
+            comparisons.push(row);
         }
     }
     comparisons
@@ -353,6 +356,32 @@ fn cautions(
     }
     let all = ('A'..).zip(once(first).chain(others.iter().copied()));
     cautions.extend(all.filter_map(|(letter, run)| suspicion(letter, run)));
+    for (letter, run) in ('B'..).zip(compared) {
+        let rows = run.comparisons.iter();
+        let known: Vec<_> = rows.filter_map(|row| row.judgement.between_runs).collect();
+        let speeds = known.iter().filter_map(|one| match one {
+            BetweenRuns::ByCanary { speed } => Some(*speed),
+            BetweenRuns::Unknown => None,
+        });
+        let (low, high) = extremes(speeds);
+        if low <= high {
+            let [low, high] = [low, high].map(|one| ratio(one, None).line());
+            let range = if low == high {
+                low
+            } else {
+                format!("{low} to {high}")
+            };
+            cautions.push(format!(
+                "Times and rates are compared at equal speeds of the host, which was {range} as fast in {letter} as in A by \
+                 the canary; intervals have the error of that in them."
+            ));
+        } else if !known.is_empty() {
+            cautions.push(format!(
+                "The scatter between runs is not in the intervals of {letter}: one of the runs has no canary, or a single block. \
+                 Gates on costs are undecided."
+            ));
+        }
+    }
     for ((letter, other), run) in ('B'..).zip(others).zip(compared) {
         let mut differ = |what: &str, how: String| {
             cautions.push(format!("The {what} of A and {letter} differ{how}."));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Gates: limits for the change of a metric between two runs, or for a tax of one run, which a pipeline fails on.
 
-use crate::analysis::{Analysis, Comparison};
+use crate::analysis::{Analysis, BetweenRuns, Comparison};
 use crate::compare::{ComparedRun, RunComparison, compare_of, few, named};
 use crate::history::{History, Series};
 use crate::reference::Reference;
@@ -450,6 +450,13 @@ fn of_row(gate: &Gate, row: &Comparison) -> Result<Evidence, NoEvidence> {
             .into());
         }
         _ if row.certainty.is_exact() => (ratio, ratio),
+        _ if row.judgement.between_runs == Some(BetweenRuns::Unknown) => {
+            return Err(format!(
+                "{shown}, but the scatter between runs is not in it: compare variants in one run (vtax run --variant), taxes \
+                 (--of tax), runs with a canary in several blocks, or more runs (vtax history)"
+            )
+            .into());
+        }
         (verdict, Some(interval)) if verdict != Verdict::TooFewTrials => {
             (interval.low, interval.high)
         }

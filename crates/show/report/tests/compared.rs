@@ -3,7 +3,7 @@
 
 use crate::support::run;
 use std::fs;
-use vtax_report::analysis::{analyse, analyse_shards};
+use vtax_report::analysis::{BetweenRuns, analyse, analyse_shards};
 use vtax_report::{compare, export};
 use vtax_results::stats::Verdict;
 use vtax_results::{ResultsDir, ResultsError};
@@ -181,4 +181,54 @@ fn compared_runs_are_called_by_the_directories_that_were_given() {
         lines.any(|line| line.starts_with(&format!("{letter}  {} (", path.display())))
     };
     assert!(called("A", "before") && called("B", "after"), "{table}");
+}
+
+#[test]
+fn costs_of_two_runs_are_compared_at_equal_speeds_of_their_hosts() {
+    let at_speed = |speed: f64| {
+        run(&Fake {
+            trouble: false,
+            blocks: 8,
+            canary: Some(speed),
+            ..Fake::default()
+        })
+    };
+    let (_one, _, before) = at_speed(1.0);
+    let (_two, faster, _) = at_speed(1.3);
+    // The faster host needs less time for the same, and does more in a second.
+    for mut trial in faster.trials().map(Result::unwrap) {
+        for (name, metric) in &mut trial.metrics {
+            match name.as_str() {
+                "cpu.per_work" => metric.quantity.value /= 1.3,
+                "throughput" => metric.quantity.value *= 1.3,
+                _ => {}
+            }
+        }
+        faster.rewrite_trial(&trial).unwrap();
+    }
+    let after = analyse(&faster).unwrap();
+    let compared = compare::compare(&before, &[&after]);
+    let of = |name: &str| {
+        let rows = compared.others[0].comparisons.iter();
+        let mut own = rows.filter(|row| row.metric == name && row.workload == "iperf3-receive");
+        own.next().unwrap()
+    };
+    for name in ["cpu.per_work", "throughput"] {
+        let row = of(name);
+        let Some(BetweenRuns::ByCanary { speed }) = row.judgement.between_runs else {
+            panic!("{row:?}");
+        };
+        assert!((speed - 1.3).abs() < 0.02, "{speed}");
+        assert!((row.ratio.unwrap() - 1.0).abs() < 0.02, "{row:?}");
+        // How much of so large a difference is in the metric is not known well.
+        let interval = row.tax.unwrap().interval.unwrap();
+        assert!(interval.low < 0.9 && interval.high > 1.1, "{interval:?}");
+        assert_ne!(row.judgement.verdict, Verdict::Different);
+    }
+    // A number of events is the same on a faster host.
+    let events = of("retransmits");
+    assert!((events.ratio.unwrap() - 1.0).abs() < 0.1, "{events:?}");
+    let table = compare::table(&compared, 100);
+    assert!(table.contains("at equal speeds of the host"), "{table}");
+    assert!(table.contains("1.30× as fast in B as in A"), "{table}");
 }

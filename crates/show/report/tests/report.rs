@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of every form of report, from a results directory.
 
-use crate::support::{figure, page, run};
+use crate::support::{cpu, figure, page, run};
 use std::fs;
 use std::path::Path;
 use vtax_core::Source;
@@ -773,4 +773,65 @@ fn a_long_mean_in_the_terminals_table_stays_apart_from_its_mark_and_the_tax() {
             "{row}"
         );
     }
+}
+
+#[test]
+fn ratios_are_at_equal_speeds_of_the_host_where_the_canary_tells_something() {
+    let fake = Fake {
+        trouble: false,
+        blocks: 10,
+        platforms: vec!["native", "qemu"],
+        canary: Some(1.0),
+        ..Fake::default()
+    };
+    let (_folder, results, without) = run(&fake);
+    assert!(
+        without
+            .noise
+            .iter()
+            .any(|line| line.starts_with("Canary: the speed of this host")),
+        "{:?}",
+        without.noise
+    );
+    // A host that slows down slows everything down with it.
+    for mut trial in results.trials().map(Result::unwrap) {
+        let canary = trial.observation.canary.clone().unwrap();
+        let both = [&canary.before, &canary.after];
+        let speed: f64 = both
+            .map(|of| of["calls"].per_cpu_second / 6e6)
+            .iter()
+            .product();
+        let cost = &mut trial
+            .metrics
+            .get_mut("cpu.per_work")
+            .unwrap()
+            .quantity
+            .value;
+        *cost *= speed.powi(-8);
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let analysis = analyse(&results).unwrap();
+    let row = cpu(&analysis);
+    let control = row.judgement.control.unwrap();
+    assert!(control.coefficient < -10.0, "{control:?}");
+    assert!(control.width < 0.5, "{control:?}");
+    let interval = row.tax.unwrap().interval.unwrap();
+    assert!(interval.contains(3.1), "{interval:?}");
+    let line = analysis
+        .noise
+        .iter()
+        .find(|line| line.starts_with("Ratios at equal speeds"));
+    assert!(line.is_some(), "{:?}", analysis.noise);
+    // Canaries with other instructions are not comparable.
+    let mut trial = results.trial(3).unwrap();
+    trial.observation.canary.as_mut().unwrap().code = "0".repeat(64);
+    results.rewrite_trial(&trial).unwrap();
+    let analysis = analyse(&results).unwrap();
+    assert_eq!(cpu(&analysis).judgement.control, None);
+    assert_eq!(analysis.host_speed, None);
+    // A speed of zero, or none, is no reason to fail.
+    let mut trial = results.trial(3).unwrap();
+    trial.observation.canary.as_mut().unwrap().after.clear();
+    results.rewrite_trial(&trial).unwrap();
+    analyse(&results).unwrap();
 }

@@ -84,6 +84,12 @@ pub struct Judgement {
     /// Whether one side is the cost of a run of a fixed time whose work is not known, so that nothing is claimed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub lacks_work: bool,
+    /// How the canary moved it; `None` where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control: Option<Control>,
+    /// What is known of the scatter between the runs of a comparison of costs; `None` for a comparison within a run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub between_runs: Option<BetweenRuns>,
     /// The noise floor: the chance difference between as many pairs of identical treatments, as a share. The interval
     /// is no narrower. `None` with fewer than four pairs.
     pub noise_floor: Option<f64>,
@@ -97,6 +103,28 @@ pub struct Judgement {
     pub robust_ratio: Option<f64>,
     /// Whether the sample consists of machines, each of which counts once, not of pairs.
     pub over_machines: bool,
+}
+
+/// How the canary beside the trials moved a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Control {
+    /// The change of the logarithm of the metric by a change of that of the speed by 1.
+    pub coefficient: f64,
+    /// The width of the interval over that without the canary.
+    pub width: f64,
+}
+
+/// What is known of the scatter between the two runs of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BetweenRuns {
+    /// Nothing: the intervals have the scatter within the runs alone.
+    Unknown,
+    /// Both runs have the same canary. The ratio is the one at equal speeds of their hosts.
+    ByCanary {
+        /// The speed of the host in this run over that in the first.
+        speed: f64,
+    },
 }
 
 /// Number of repetitions that show an effect with a chance of 80 %, given the observed scatter.

@@ -89,6 +89,7 @@ pub(super) fn compare(
         smallest_p: if found.n < FEWEST_PAIRS { 1.0 } else { 0.0 },
         sd: None,
         sequential: false,
+        controlled: false,
     });
 }
 

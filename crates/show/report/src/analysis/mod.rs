@@ -6,6 +6,7 @@ pub mod charge;
 mod checks;
 mod comparison;
 mod comparisons;
+mod control;
 mod energy;
 mod fixed_time;
 mod installations;
@@ -28,10 +29,13 @@ pub(crate) mod words;
 
 pub use certainty::Certainty;
 pub(crate) use checks::pairs;
-pub use comparison::{Comparison, Disagreement, Judgement, Needed, by_key};
+pub use comparison::{BetweenRuns, Comparison, Control, Disagreement, Judgement, Needed, by_key};
 pub use comparisons::judge;
 pub(crate) use comparisons::{adjusted_in_words, asked_effect, unpaired};
 use comparisons::{blocks, compare_with_baselines, places};
+use control::Controls;
+pub(crate) use control::between_runs;
+pub use control::{HostSpeed, MeanSpeed};
 pub(crate) use knees::bounds as knee_bounds;
 pub use knees::knee_in_words;
 pub use machines::Fleet;
@@ -137,9 +141,10 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         minimum_effect: run.minimum_effect,
         sequential,
     };
+    let controls = Controls::from_trials(&trials);
     let (mut comparisons, pairs) = match standing {
         Standing::Nothing => Default::default(),
-        _ => compared(&summaries, &block_of, &fleet, method),
+        _ => compared(&summaries, &block_of, (&fleet, &controls), method),
     };
     let tax_changes = match standing {
         Standing::Claims => tax_changes(&summaries, &block_of, &fleet, method),
@@ -218,11 +223,13 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         shifts,
         variance,
         noise: Vec::new(),
+        host_speed: controls.speed().cloned(),
         attempts: attempts(shards, &rows),
         trials: rows,
         unreadable,
     };
     analysis.noise = noise::lines(&analysis);
+    analysis.noise.extend(controls.lines(&analysis.comparisons));
     analysis.noise.extend(launches);
     analysis.noise.extend(fixed_times);
     analysis.noise.extend(other_work);
@@ -290,17 +297,25 @@ impl Method {
 fn compared(
     summaries: &[TreatmentSummary],
     block_of: &BTreeMap<u32, u32>,
-    fleet: &Fleet,
+    (fleet, controls): (&Fleet, &Controls),
     method: Method,
 ) -> (Vec<Comparison>, Vec<checks::Pairs>) {
     let mut comparisons = compare_with_baselines(summaries, block_of);
     let labels = by_label(summaries);
-    let pairs_of = |comparison: &Comparison| {
+    let pairs_of = |comparison: &mut Comparison| {
         let metric = |label: &str| labels.get(label)?.metric(&comparison.metric);
-        let both = metric(&comparison.treatment).zip(metric(&comparison.baseline));
-        both.map_or_else(Vec::new, |(own, other)| checks::pairs(own, other, block_of))
+        let both = [&comparison.treatment, &comparison.baseline].map(|label| metric(label));
+        let [Some(own), Some(other)] = both else {
+            return Vec::new();
+        };
+        let mut pairs = checks::pairs(own, other, block_of);
+        // An interval for every look is without a control, and machines have speeds of their own.
+        if !method.sequential && fleet.machines < 2 {
+            controls.apply(comparison, &mut pairs, [own, other], block_of);
+        }
+        pairs
     };
-    let pairs: Vec<checks::Pairs> = comparisons.iter().map(pairs_of).collect();
+    let pairs: Vec<checks::Pairs> = comparisons.iter_mut().map(pairs_of).collect();
     for (comparison, pairs) in comparisons.iter_mut().zip(&pairs) {
         method.set(comparison, pairs, fleet);
     }

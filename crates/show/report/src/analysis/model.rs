@@ -3,7 +3,8 @@
 
 use super::variants::is_across_variants;
 use super::{
-    Certainty, Comparison, Counts, Fleet, TreatmentSummary, TrialQuantile, by_key, by_label,
+    Certainty, Comparison, Counts, Fleet, HostSpeed, TreatmentSummary, TrialQuantile, by_key,
+    by_label,
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -89,6 +90,9 @@ pub struct Analysis {
     pub energy: Vec<String>,
     /// The noise floor of headline comparisons and the number of disturbed trials, in lines.
     pub noise: Vec<String>,
+    /// The speed of the host beside the trials; `None` without a canary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_speed: Option<HostSpeed>,
 }
 
 impl Analysis {

@@ -2,7 +2,7 @@
 //! Joint verdicts for several comparisons: adjusted p, and intervals consistent with it.
 
 use super::bootstrap::Interval;
-use super::distribution::{degrees, student_quantile};
+use super::distribution::student_quantile;
 use super::permutation::benjamini_hochberg;
 use super::tax::{ALPHA, Tax, Verdict, verdict};
 
@@ -52,7 +52,7 @@ fn wider(tax: &Tax, confidence: f64) -> Option<Interval> {
         let at_level = tax.interval_at_any_time(confidence)?;
         return Interval::finite(at_level.low.min(alone.low), at_level.high.max(alone.high));
     }
-    let half = student_quantile(confidence, degrees(tax.n)) * sd / (tax.n as f64).sqrt();
+    let half = student_quantile(confidence, tax.degrees()) * sd / (tax.n as f64).sqrt();
     let centre = tax.ratio.ln();
     Interval::finite(
         (centre - half).exp().min(alone.low),

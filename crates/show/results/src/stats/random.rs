@@ -39,6 +39,12 @@ impl Random {
     pub fn uniform(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
+
+    /// A standard normal number (Box and Muller 1958), for simulations.
+    #[cfg(test)]
+    pub(super) fn normal(&mut self) -> f64 {
+        (-2.0 * (1.0 - self.uniform()).ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
+    }
 }
 
 /// A seed derived from names alone (FNV-1a), so that an estimate does not change when other treatments or metrics are

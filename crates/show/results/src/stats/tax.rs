@@ -44,6 +44,9 @@ pub struct Tax {
     /// Whether interval and p hold at every look at a growing run, not at one number of pairs alone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sequential: bool,
+    /// Whether it holds at equal controls of both sides, whose coefficient took a degree of freedom.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub controlled: bool,
 }
 
 impl Tax {
@@ -65,7 +68,42 @@ impl Tax {
             smallest_p: 0.0,
             sd: None,
             sequential: false,
+            controlled: false,
         }
+    }
+
+    /// The tax of two runs with what is known of the difference between them: `shift` is added to the logarithm, and
+    /// `variance` to its variance. Interval and p are Student's with the degrees of freedom of the trials.
+    ///
+    /// # Errors
+    /// When the ratio is not a finite number.
+    pub fn between_runs(self, shift: f64, variance: f64) -> Result<Self, NoTax> {
+        let centre = self.ratio.ln();
+        let more = student_quantile(1.0 - ALPHA, self.degrees()).powi(2) * variance;
+        let end = |end: f64| (end.ln() - centre).hypot(more.sqrt());
+        let interval = self.interval.and_then(|of| {
+            let (low, high) = (end(of.low), end(of.high));
+            Interval::finite(centre + shift - low, centre + shift + high)
+        });
+        let n = self.n as f64;
+        let sd = self.sd.map(|sd| (sd.powi(2) + variance * n).sqrt());
+        let student_p = sd.map_or(self.student_p, |sd| {
+            student_p_of(centre + shift, sd.powi(2) / n, self.degrees())
+        });
+        finish(Self {
+            ratio: centre + shift,
+            interval,
+            sd,
+            student_p,
+            p: student_p,
+            smallest_p: if self.n < FEWEST_PAIRS { 1.0 } else { 0.0 },
+            ..self
+        })
+    }
+
+    /// The degrees of freedom of its scatter.
+    pub(super) fn degrees(&self) -> u32 {
+        degrees(self.n) - u32::from(self.controlled)
     }
 }
 
@@ -279,7 +317,7 @@ fn log_variance(tax: &Tax) -> Option<f64> {
     let scatter = tax.sd?.powi(2) / tax.n as f64;
     let interval = tax.interval?;
     let half = (interval.high / interval.low).ln() / 2.0;
-    let t = student_quantile(1.0 - ALPHA, degrees(tax.n));
+    let t = student_quantile(1.0 - ALPHA, tax.degrees());
     (tax.n > 1).then(|| scatter.max((half / t).powi(2)))
 }
 
@@ -333,11 +371,19 @@ pub(super) fn variance_of_mean(values: &[f64]) -> Option<f64> {
 /// Two-sided p of Student's t with n − 1 degrees of freedom.
 pub(super) fn student_p(centre: f64, variance: Option<f64>, n: usize) -> f64 {
     match variance {
-        Some(variance) if variance > 0.0 && n > 1 => {
-            student_beyond(centre.abs() / variance.sqrt(), degrees(n))
-        }
-        Some(_) if centre != 0.0 && n > 1 => 0.0,
+        Some(variance) if n > 1 => student_p_of(centre, variance, degrees(n)),
         _ => 1.0,
+    }
+}
+
+/// Two-sided p of Student's t of a centre with this variance.
+pub(super) fn student_p_of(centre: f64, variance: f64, degrees: u32) -> f64 {
+    if variance > 0.0 {
+        student_beyond(centre.abs() / variance.sqrt(), degrees)
+    } else if centre == 0.0 {
+        1.0
+    } else {
+        0.0
     }
 }
 

@@ -14,8 +14,8 @@ use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Quantity, Series, SeriesKind, Source};
 use vtax_results::stats::Random;
 use vtax_results::{
-    FORMAT, HistogramRecord, Metric, ResultsDir, RunInfo, Scheduled, Stage, Treatment, Trial,
-    TrialOutcome,
+    Canary, FORMAT, HistogramRecord, Metric, ResultsDir, RunInfo, Scheduled, Speed, Stage,
+    Treatment, Trial, TrialOutcome,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -77,6 +77,8 @@ pub struct Fake {
     pub spice: &'static str,
     /// The number of additional series per trial, for more samples than usual.
     pub extra_series: usize,
+    /// The speed of the host by a canary beside each trial; none without one.
+    pub canary: Option<f64>,
     /// The number of requests in the histogram of a trial of `http-rate`; without, it has no histogram.
     pub requests: Option<u64>,
 }
@@ -96,6 +98,7 @@ impl Default for Fake {
             trouble: true,
             spice: "",
             extra_series: 0,
+            canary: None,
             requests: None,
         }
     }
@@ -412,6 +415,24 @@ impl Fake {
         });
         let mut trial: Trial = serde_json::from_value(trial).unwrap();
         trial.metrics = metrics.found;
+        trial.observation.canary = self.canary.map(|speed| {
+            let mut reading = || {
+                let speed = speed * (1.0 + 0.01 * normal(&mut random));
+                let part = |name: &str, rounds: f64| {
+                    let speed = Speed {
+                        per_second: 0.98 * rounds * speed,
+                        per_cpu_second: rounds * speed,
+                    };
+                    (name.to_owned(), speed)
+                };
+                BTreeMap::from([part("integer", 3e8), part("calls", 6e6)])
+            };
+            Canary {
+                code: "6f".repeat(32),
+                before: reading(),
+                after: reading(),
+            }
+        });
         let spice = self.spice;
         if self.trouble && index == 4 {
             let foreign = format!("foreign load: 0.31 cores outside the cell{spice}");

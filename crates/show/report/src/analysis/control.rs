@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The canary beside trials, as the control of comparisons: within a run, and the ratio of the hosts' speeds between two.
+//!
+//! The speed beside a trial is the mean of the readings before and after it. Costs in processor time have the speed
+//! for a second of processor time as their control, all others that for a second of time, in which a canary also waits for a
+//! processor.
+
+use super::checks::Pairs;
+use super::{BetweenRuns, Comparison, Control, MetricSummary, Read};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use vtax_core::{Base, Unit, counted, metric};
+use vtax_results::numbers::percent;
+use vtax_results::stats::{Interval, controlled_tax, mean, median};
+use vtax_results::{Canary, Speed};
+
+/// The speed beside a trial, as logarithms.
+#[derive(Debug, Clone, Copy)]
+struct Beside {
+    wall: f64,
+    cpu: f64,
+}
+
+impl Beside {
+    /// The control of a metric.
+    fn of(self, metric: &str) -> f64 {
+        if is_processor_time(metric) {
+            self.cpu
+        } else {
+            self.wall
+        }
+    }
+}
+
+/// Whether the metric is a cost in processor time.
+fn is_processor_time(name: &str) -> bool {
+    name.split('.').next() == Some("cpu")
+}
+
+/// The speed of the host beside each trial of a run.
+#[derive(Debug, Default)]
+pub(super) struct Controls {
+    beside: BTreeMap<u32, Beside>,
+    /// The share of the canary's time in which it waited for a processor.
+    waited: f64,
+    speed: Option<HostSpeed>,
+}
+
+/// The speed of the host of a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HostSpeed {
+    /// SHA-256 of the canary's instructions.
+    pub code: String,
+    /// For a second of time.
+    pub wall: MeanSpeed,
+    /// For a second of processor time.
+    pub cpu: MeanSpeed,
+}
+
+/// A mean of logarithms of speeds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct MeanSpeed {
+    /// The mean over blocks.
+    pub log: f64,
+    /// The variance of that mean; `None` for a single block.
+    pub variance: Option<f64>,
+    /// The standard deviation of a trial's.
+    pub sd: Option<f64>,
+}
+
+/// A part that never waits for another thread, so that what it waited for is a processor.
+const NEVER_WAITS: &str = "integer";
+
+impl Controls {
+    /// The speeds beside the trials that the statistics use. Without a canary, and where trials of one run had canaries with
+    /// other instructions, there are none.
+    pub fn from_trials(trials: &[Read]) -> Self {
+        let with = trials.iter().filter(|read| read.counts).filter_map(|read| {
+            let canary = read.trial.observation.canary.as_ref()?;
+            Some((&read.trial, canary, beside(canary)?))
+        });
+        let with: Vec<_> = with.collect();
+        let Some((_, first, _)) = with.first() else {
+            return Self::default();
+        };
+        if with.iter().any(|(_, canary, _)| canary.code != first.code) {
+            return Self::default();
+        }
+        let waits = with.iter().filter_map(|(_, canary, _)| {
+            let speed = canary.after.get(NEVER_WAITS)?;
+            Some(1.0 - speed.per_second / speed.per_cpu_second)
+        });
+        let waited = mean(&waits.collect::<Vec<f64>>()).unwrap_or(0.0).max(0.0);
+        let mean_of = |of: fn(&Beside) -> f64| {
+            let speeds = with
+                .iter()
+                .map(|(trial, _, beside)| (trial.block, of(beside)));
+            MeanSpeed::over_blocks(&speeds.collect::<Vec<_>>())
+        };
+        let speed = mean_of(|beside| beside.wall).zip(mean_of(|beside| beside.cpu));
+        Self {
+            speed: speed.map(|(wall, cpu)| HostSpeed {
+                code: first.code.clone(),
+                wall,
+                cpu,
+            }),
+            waited,
+            beside: (with.iter())
+                .map(|(trial, _, beside)| (trial.index, *beside))
+                .collect(),
+        }
+    }
+
+    /// The speed of the run's host.
+    pub fn speed(&self) -> Option<&HostSpeed> {
+        self.speed.as_ref()
+    }
+
+    /// Compares at equal speeds of the host, where the speed tells something of the pairs.
+    pub fn apply(
+        &self,
+        comparison: &mut Comparison,
+        pairs: &mut Pairs,
+        [own, other]: [&MetricSummary; 2],
+        block_of: &BTreeMap<u32, u32>,
+    ) {
+        let Some(tax) = comparison.tax else { return };
+        if metric::KNEE.is(&comparison.metric) || comparison.certainty.is_exact() {
+            return;
+        }
+        let by_block = |of: &MetricSummary| -> BTreeMap<u32, f64> {
+            let trials = of.values.iter().filter_map(|(index, _)| {
+                let beside = self.beside.get(index)?;
+                Some((*block_of.get(index)?, beside.of(&of.name)))
+            });
+            trials.collect()
+        };
+        let (own, other) = (by_block(own), by_block(other));
+        let controls = pairs
+            .iter()
+            .filter_map(|(block, ..)| Some((*own.get(block)?, *other.get(block)?)));
+        let controls: Vec<(f64, f64)> = controls.collect();
+        let values: Vec<(f64, f64)> = pairs.iter().map(|(_, a, b)| (*a, *b)).collect();
+        let Some(found) = controlled_tax(&tax, &values, &controls) else {
+            return;
+        };
+        let width = |interval: Option<Interval>| interval.map(|ends| (ends.high / ends.low).ln());
+        let Some((with, without)) = width(found.tax.interval).zip(width(tax.interval)) else {
+            return;
+        };
+        for ((_, a, b), at_equal) in pairs.iter_mut().zip(found.pairs) {
+            (*a, *b) = at_equal;
+        }
+        comparison.judgement.control = Some(Control {
+            coefficient: found.coefficient,
+            width: with / without,
+        });
+        (comparison.tax, comparison.ratio) = (Some(found.tax), Some(found.tax.ratio));
+    }
+
+    /// What the canary showed of the host, and which intervals it narrowed, in lines.
+    pub fn lines(&self, comparisons: &[Comparison]) -> Vec<String> {
+        let Some(speed) = &self.speed else {
+            return Vec::new();
+        };
+        let mut lines = Vec::new();
+        if let Some(sd) = speed.wall.sd {
+            let waited = if self.waited >= WORTH_A_WORD {
+                let share = percent(self.waited);
+                format!(", and waited for a processor for {share} of its time")
+            } else {
+                String::new()
+            };
+            lines.push(format!(
+                "Canary: the speed of this host beside the {} scatters by {}{waited}.",
+                counted(self.beside.len(), "trial"),
+                percent(sd.exp_m1()),
+            ));
+        }
+        let headlines = || {
+            let all = comparisons.iter().filter(|one| one.headline);
+            all.filter(|one| one.tax.is_some_and(|tax| tax.paired))
+        };
+        let used = headlines().filter_map(|one| one.judgement.control);
+        let widths: Vec<f64> = used.map(|control| control.width).collect();
+        let all = headlines().count();
+        if all > 0 {
+            lines.push(match median(&widths) {
+                Some(width) => format!(
+                    "Ratios at equal speeds of this host: {} of {}, whose intervals are {:.2} times as wide as without the \
+                     canary (median). The others do not go with its speed, or have too few pairs.",
+                    widths.len(),
+                    counted(all, "headline comparison"),
+                    width
+                ),
+                None => format!(
+                    "The canary is left out of the {}: they do not go with this host's speed, or have too few pairs.",
+                    counted(all, "headline comparison")
+                ),
+            });
+        }
+        lines
+    }
+}
+
+/// The standard deviation of how much of a change of the host's speed is in a cost, around all of it. A reference of five
+/// parts and a workload do not slow down alike.
+const SHARE_OF_SPEED: f64 = 0.5;
+
+/// Compares a metric of two runs at equal speeds of their hosts: times are divided by the ratio of the speeds, rates are
+/// multiplied by it, and all others keep their ratio. The ratio of the speeds has an error of its own, and so has the share
+/// of it that is in the metric; both widen the interval.
+pub(crate) fn between_runs(
+    row: &mut Comparison,
+    unit: Unit,
+    [first, other]: [Option<&HostSpeed>; 2],
+) {
+    let Some(tax) = row.tax else { return };
+    row.judgement.between_runs = Some(BetweenRuns::Unknown);
+    let same = first
+        .zip(other)
+        .filter(|(first, other)| first.code == other.code);
+    let Some((first, other)) = same else { return };
+    let of = |host: &HostSpeed| {
+        if is_processor_time(&row.metric) {
+            host.cpu
+        } else {
+            host.wall
+        }
+    };
+    let (before, after) = (of(first), of(other));
+    let Some((a, b)) = before.variance.zip(after.variance) else {
+        return;
+    };
+    let apart = after.log - before.log;
+    let error = a + b + (SHARE_OF_SPEED * apart).powi(2);
+    let shift = match (unit.base, unit.per) {
+        (Base::Second | Base::Nanosecond, per) if per != Some(Base::Second) => apart,
+        (_, Some(Base::Second)) => -apart,
+        _ => 0.0,
+    };
+    if let Ok(at_equal) = tax.between_runs(shift, error) {
+        (row.tax, row.ratio) = (Some(at_equal), Some(at_equal.ratio));
+        row.judgement.between_runs = Some(BetweenRuns::ByCanary { speed: apart.exp() });
+    }
+}
+
+/// The least share of waiting that is reported.
+const WORTH_A_WORD: f64 = 0.02;
+
+fn beside(canary: &Canary) -> Option<Beside> {
+    let log = |of: fn(&Speed) -> f64| {
+        let readings = [&canary.before, &canary.after];
+        // A part that one reading lacks would be a difference between trials.
+        let both = readings[0]
+            .keys()
+            .filter(|part| readings[1].contains_key(*part));
+        let parts: Vec<&String> = both.collect();
+        let speeds = readings
+            .iter()
+            .flat_map(|of| parts.iter().filter_map(|part| of.get(*part)));
+        let logs: Vec<f64> = speeds.map(|speed| of(speed).ln()).collect();
+        mean(&logs).filter(|log| log.is_finite())
+    };
+    Some(Beside {
+        wall: log(|speed| speed.per_second)?,
+        cpu: log(|speed| speed.per_cpu_second)?,
+    })
+}
+
+impl MeanSpeed {
+    /// The mean over blocks, whose trials lie close together in time. `speeds` has the block of each.
+    fn over_blocks(speeds: &[(u32, f64)]) -> Option<Self> {
+        let mut blocks: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+        for (block, speed) in speeds {
+            blocks.entry(*block).or_default().push(*speed);
+        }
+        let all: Vec<f64> = speeds.iter().map(|(_, speed)| *speed).collect();
+        let means: Vec<f64> = blocks.values().filter_map(|of| mean(of)).collect();
+        let log = mean(&means)?;
+        Some(Self {
+            log,
+            variance: square_deviation(&means).map(|of| of / means.len() as f64),
+            sd: square_deviation(&all).map(f64::sqrt),
+        })
+    }
+}
+
+/// The variance of values; `None` for fewer than two.
+fn square_deviation(values: &[f64]) -> Option<f64> {
+    let centre = mean(values)?;
+    let squares: f64 = values.iter().map(|value| (value - centre).powi(2)).sum();
+    (values.len() > 1).then(|| squares / (values.len() - 1) as f64)
+}
