@@ -191,7 +191,12 @@ fn documents(work: &Path, results: &str, line: &str) -> Vec<Value> {
 fn the_json_of_commands_has_the_documented_shapes() {
     let work = work();
     let results = finished_results(work.path());
-    let fake = Fake::default().write(&work.path().join("fake"));
+    let fake = Fake {
+        blocks: 8,
+        canary: Some(1.0),
+        ..Fake::default()
+    };
+    let fake = fake.write(&work.path().join("fake"));
     fake.accept(&Accepted {
         by: "ann".to_owned(),
         at: "2026-11-20T14:03:00Z".to_owned(),

@@ -203,13 +203,14 @@ impl Controls {
     }
 }
 
-/// The standard deviation of how much of a change of the host's speed is in a cost, around all of it. A reference of five
-/// parts and a workload do not slow down alike.
-const SHARE_OF_SPEED: f64 = 0.5;
+/// The standard deviation of how much of a change of the host's speed, or of the waiting on it, is in a cost: a reference of
+/// five parts and a workload do not slow down alike.
+const SHARE_OF_CHANGE: f64 = 0.5;
 
-/// Compares a metric of two runs at equal speeds of their hosts: times are divided by the ratio of the speeds, rates are
-/// multiplied by it, and all others keep their ratio. The ratio of the speeds has an error of its own, and so has the share
-/// of it that is in the metric; both widen the interval.
+/// Compares a metric of two runs at equal speeds of their hosts: times are multiplied by the ratio of the speeds for a second
+/// of processor time, rates are divided by it, and all others keep their ratio. The error of that ratio widens the interval,
+/// and so does what is not known of the share of it that is in the metric. The same holds for the change of how long the
+/// canary waited for a processor, except for costs in processor time.
 pub(crate) fn between_runs(
     row: &mut Comparison,
     unit: Unit,
@@ -221,27 +222,28 @@ pub(crate) fn between_runs(
         .zip(other)
         .filter(|(first, other)| first.code == other.code);
     let Some((first, other)) = same else { return };
-    let of = |host: &HostSpeed| {
-        if is_processor_time(&row.metric) {
-            host.cpu
-        } else {
-            host.wall
-        }
+    let change = |of: fn(&HostSpeed) -> MeanSpeed| {
+        let (before, after) = (of(first), of(other));
+        Some((after.log - before.log, before.variance? + after.variance?))
     };
-    let (before, after) = (of(first), of(other));
-    let Some((a, b)) = before.variance.zip(after.variance) else {
+    let Some(((speed, of_speed), (wall, of_wall))) =
+        change(|host| host.cpu).zip(change(|host| host.wall))
+    else {
         return;
     };
-    let apart = after.log - before.log;
-    let error = a + b + (SHARE_OF_SPEED * apart).powi(2);
+    let mut error = of_speed + (SHARE_OF_CHANGE * speed).powi(2);
+    if !is_processor_time(&row.metric) {
+        error += of_wall + (SHARE_OF_CHANGE * (wall - speed)).powi(2);
+    }
     let shift = match (unit.base, unit.per) {
-        (Base::Second | Base::Nanosecond, per) if per != Some(Base::Second) => apart,
-        (_, Some(Base::Second)) => -apart,
+        (Base::Second | Base::Nanosecond, per) if per != Some(Base::Second) => speed,
+        (_, Some(Base::Second)) => -speed,
         _ => 0.0,
     };
     if let Ok(at_equal) = tax.between_runs(shift, error) {
         (row.tax, row.ratio) = (Some(at_equal), Some(at_equal.ratio));
-        row.judgement.between_runs = Some(BetweenRuns::ByCanary { speed: apart.exp() });
+        let speed = speed.exp();
+        row.judgement.between_runs = Some(BetweenRuns::ByCanary { speed });
     }
 }
 
