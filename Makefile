@@ -3,7 +3,7 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build package package-testbed package-test fresh demo demo-density testbed test test-all lint bench bench-busy bench-density bench-mvm bench-nic bench-charge bench-fleet accuracy fuzz docs clean
+.PHONY: help setup build package package-testbed package-test fresh demo demo-density testbed test test-all lint bench bench-busy bench-identical bench-density bench-mvm bench-nic bench-charge bench-fleet accuracy fuzz docs clean
 
 help:
 	@echo "make demo           install what is missing, build, run the network-tax plan, show the report"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint           formatting, lints, links of comments, imports, licences and advisories of dependencies"
 	@echo "make bench          measure vtax itself"
 	@echo "make bench-busy     what intervals and claims are worth beside busy loops: RUNS=40, on a quiet host"
+	@echo "make bench-identical  what gates between runs are worth on identical runs: RUNS=40"
 	@echo "make bench-density  what the scalability test costs"
 	@echo "make bench-mvm      measure micro VMs: MVM='parked 1000000 live 4000 bare 4000 qemu 4'"
 	@echo "make bench-nic      measure the virtual NIC beside DPDK, QEMU and vhost-net: PARTS='pmd switch hold guest testbed'"
@@ -84,6 +85,9 @@ bench: build
 
 bench-busy: build
 	@./scripts/busy-host $(VTAX) $(or $(RUNS),40)
+
+bench-identical: build
+	@./scripts/identical-runs $(VTAX) $(or $(RUNS),40)
 
 bench-density: setup
 	@./scripts/bench-density
