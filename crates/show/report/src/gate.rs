@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use vtax_core::{counted, metric};
 pub use vtax_results::limit::{Gate, GateError, Of, PlannedGate};
-use vtax_results::stats::{FEWEST_IN_WINDOW, Verdict, confidence_of_each, pairs_to_show};
+use vtax_results::stats::{FEWEST_IN_WINDOW, Verdict, confidence_of_each};
 use vtax_results::text::clean;
 use vtax_results::{HostDifference, host_differences, numbers};
 
@@ -519,7 +519,7 @@ fn more(gate: &Gate, row: &Comparison) -> String {
     let more = || {
         let (tax, ratio) = (row.tax?, row.ratio?);
         let distance = (gate.limit / ratio).ln().abs().exp_m1();
-        let needed = pairs_to_show(distance, tax.sd?)?;
+        let needed = row.pairs_to_show(distance)?;
         Some(row.more_in_words(needed.saturating_sub(tax.n).max(1)))
     };
     more().map_or_else(String::new, |more| format!("; {more} would decide"))

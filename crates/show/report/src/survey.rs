@@ -430,7 +430,7 @@ fn judge(findings: &mut [Finding]) {
             ratio.adjusted_interval = judged.interval.unwrap_or(ratio.interval);
             ratio.confidence = judged.confidence;
             ratio.tax.interval = Some(ratio.adjusted_interval);
-            ratio.verdict = verdict(&ratio.tax, judged.adjusted_p, ratio.minimum_effect);
+            ratio.verdict = verdict(&ratio.tax, ratio.minimum_effect);
         }
     }
 }

@@ -10,7 +10,7 @@ use vtax_report::analysis::{Analysis, Comparison, analyse, analyse_shards};
 use vtax_report::html::{Provenance, render};
 use vtax_report::{compare, survey, terminal};
 use vtax_results::numbers;
-use vtax_results::stats::{Random, Verdict};
+use vtax_results::stats::{Effect, Random, Verdict};
 use vtax_results::{ResultsDir, Trial};
 use vtax_testkit::results::{Fake, normal};
 
@@ -102,6 +102,45 @@ fn what_lies_within_the_minimum_effect_is_the_same_in_sentence_table_and_json() 
     );
     assert!(terminal::table(&analysis, 100, false).contains("the same"));
     assert_eq!(json!(of)["verdict"], "same");
+}
+
+#[test]
+fn a_difference_that_is_shown_is_told_with_what_is_known_of_the_minimum_effect() {
+    let of = |ratio: f64, size: f64| {
+        let (_folder, analysis) = run(BLOCKS, |trial| {
+            noise(trial, size) * if is_vm(trial) { ratio } else { 1.0 }
+        });
+        let judgement = cpu(&analysis.comparisons).judgement;
+        let text = sentence(&analysis).to_owned();
+        (judgement.verdict, judgement.effect, text)
+    };
+    let (verdict, effect, text) = of(1.016, 0.008);
+    assert_eq!(
+        (verdict, effect),
+        (Verdict::Different, Some(Effect::Open)),
+        "{text}"
+    );
+    assert!(
+        text.contains(" costs 1.01") && text.ends_with("; whether it is 2 % or more is open)."),
+        "{text}"
+    );
+    let (verdict, effect, text) = of(1.01, 0.002);
+    assert_eq!(
+        (verdict, effect),
+        (Verdict::Same, Some(Effect::Excluded)),
+        "{text}"
+    );
+    assert!(
+        text.contains(": the same CPU") && text.ends_with("; a difference is shown and is smaller)."),
+        "{text}"
+    );
+    let (verdict, effect, text) = of(1.1, 0.008);
+    assert_eq!(
+        (verdict, effect),
+        (Verdict::Different, Some(Effect::Shown)),
+        "{text}"
+    );
+    assert!(text.ends_with("(n = 8 pairs, emulated)."), "{text}");
 }
 
 #[test]

@@ -77,7 +77,7 @@ pub struct RunInfo {
     pub treatments: Vec<Treatment>,
     /// The planned order: entry `i` is trial `i`, naming its treatment and block (repetition).
     pub schedule: Vec<Scheduled>,
-    /// Smallest relative difference that counts as a difference, such as 0.02.
+    /// Smallest relative difference of interest, such as 0.02: what is surely smaller is the same.
     pub minimum_effect: f64,
     /// Whether blocks were added after the planned ones, by someone who may have looked at these.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -5,8 +5,9 @@ use proptest::prelude::*;
 use vtax_core::{Nanoseconds, SeriesKind};
 use vtax_results::Better;
 use vtax_results::stats::{
-    NoTax, Random, SteadyState, Verdict, classify, describe, exact_verdict, mean_interval,
-    paired_tax, positive_mean_interval, quantile, rates, seed_of, unpaired_tax, verdict,
+    Effect, Interval, NoTax, Random, SteadyState, Tax, Verdict, classify, describe, exact_verdict,
+    mean_interval, paired_tax, positive_mean_interval, quantile, rates, seed_of, unpaired_tax,
+    verdict,
 };
 
 /// A standard normal number (Box and Muller 1958).
@@ -134,19 +135,37 @@ fn a_threefold_cost_is_found_with_five_pairs() {
     let mut random = Random::new(3);
     let (treatment, baseline) = pairs(&mut random, 5, 3.0, 0.05);
     let tax = paired_tax(&treatment, &baseline, 1).unwrap();
-    assert_eq!(verdict(&tax, tax.student_p, 0.02), Verdict::Different);
+    assert_eq!(verdict(&tax, 0.02), Verdict::Different);
     assert!((2.7..3.3).contains(&tax.ratio), "{tax:?}");
     assert_eq!(tax.effect, 1.0);
 }
 
 #[test]
-fn a_difference_below_the_minimum_effect_is_not_claimed() {
+fn a_difference_within_the_minimum_effect_is_the_same_and_one_that_may_reach_it_is_shown() {
     let baseline: Vec<f64> = (0..10).map(|i| 100.0 + 0.01 * f64::from(i)).collect();
     let treatment: Vec<f64> = baseline.iter().map(|value| value * 1.01).collect();
     let tax = paired_tax(&treatment, &baseline, 1).unwrap();
     assert!(tax.p < 0.01 && !tax.interval.unwrap().contains(1.0));
-    assert_eq!(verdict(&tax, tax.student_p, 0.02), Verdict::Same);
-    assert_eq!(verdict(&tax, tax.student_p, 0.005), Verdict::Different);
+    assert_eq!(verdict(&tax, 0.02), Verdict::Same);
+    assert_eq!(verdict(&tax, 0.005), Verdict::Different);
+    let interval = |low, high| Interval { low, high };
+    for (low, high, effect, expected) in [
+        (1.004, 1.034, Effect::Open, Verdict::Different),
+        (1.021, 1.034, Effect::Shown, Verdict::Different),
+        (0.95, 0.98, Effect::Shown, Verdict::Different),
+        (1.004, 1.014, Effect::Excluded, Verdict::Same),
+        (0.99, 1.01, Effect::Excluded, Verdict::Same),
+        (0.99, 1.03, Effect::Open, Verdict::NoDifferenceShown),
+    ] {
+        let ends = interval(low, high);
+        let of = Tax {
+            interval: Some(ends),
+            ..tax
+        };
+        assert_eq!(verdict(&of, 0.02), expected, "{ends:?}");
+        assert_eq!(Effect::from_interval(ends, 0.02), Some(effect), "{ends:?}");
+        assert_eq!(Effect::from_interval(ends, 0.0), None);
+    }
 }
 
 #[test]
@@ -156,7 +175,7 @@ fn the_minimum_effect_is_the_same_factor_in_both_directions() {
         let shifted = off.map(|value| value * least * 1.0001);
         let judged = |treatment: &[f64], baseline: &[f64]| {
             let tax = paired_tax(treatment, baseline, 1).unwrap();
-            verdict(&tax, tax.student_p, effect)
+            verdict(&tax, effect)
         };
         assert_eq!(judged(&shifted, &off), Verdict::Different, "{effect}");
         assert_eq!(judged(&off, &shifted), Verdict::Different, "{effect}");
@@ -202,10 +221,10 @@ fn six_equal_values_have_their_mean_in_its_interval_and_no_scatter() {
 #[test]
 fn three_pairs_are_too_few_however_far_apart() {
     let tax = paired_tax(&[30.0, 31.0, 32.0], &[1.0, 1.1, 1.2], 1).unwrap();
-    assert_eq!(verdict(&tax, tax.student_p, 0.02), Verdict::TooFewTrials);
+    assert_eq!(verdict(&tax, 0.02), Verdict::TooFewTrials);
     let one = paired_tax(&[30.0], &[1.0], 1).unwrap();
     assert_eq!(
-        (one.interval, verdict(&one, one.student_p, 0.02)),
+        (one.interval, verdict(&one, 0.02)),
         (None, Verdict::TooFewTrials)
     );
 }

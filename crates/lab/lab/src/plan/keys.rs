@@ -68,7 +68,7 @@ keys! {
         "idle": Text(ANY_TIME), ["5s"] "the idle phase before each block, with a meter of this host; `0s`: none";
         "meters": Text("list of names"), [] "the meters to read, such as `[\"auto\"]`, the default";
         "canary": Choice(&["auto", "on", "off"]), ["auto"] "the reference of this host's speed beside trials; `auto`: on hosts that are not emulated";
-        "minimum_effect": Number(0.0, 10.0), ["0.02"] "smaller relative differences are not called differences";
+        "minimum_effect": Number(0.0, 10.0), ["0.02"] "a relative difference of no interest: what is surely smaller is called the same";
         "baseline": Text("platform, or section of levels"), [] "what every treatment is compared with";
         "stop": Text("section"), [] "the rule to stop before the last block";
         "quick": Text("section"), [] "what the quick profile changes";

@@ -6,7 +6,9 @@ use serde::Serialize;
 use std::collections::HashMap;
 use vtax_core::{Source, counted};
 use vtax_results::numbers::{percent, ratio};
-use vtax_results::stats::{self, Interval, KneeRatio, NoTax, Tax, Unsupported, Verdict};
+use vtax_results::stats::{
+    self, Effect, Interval, KneeRatio, NoTax, Pilot, Tax, Unsupported, Verdict,
+};
 use vtax_results::{Better, Treatment};
 
 /// Comparisons by the treatment's label and the metric's name.
@@ -97,6 +99,9 @@ pub struct Judgement {
     pub is_below_floor: bool,
     /// The verdict.
     pub verdict: Verdict,
+    /// Whether an effect of the plan's minimum or more is shown; `None` without a minimum effect, and where nothing is
+    /// claimed.
+    pub effect: Option<Effect>,
     /// The repetitions needed to show an effect, where neither a difference nor equality is shown.
     pub needed: Option<Needed>,
     /// The Hodges–Lehmann estimate of the ratio, where some pairs are outliers by Tukey's fences.
@@ -127,7 +132,15 @@ pub enum BetweenRuns {
     },
 }
 
-/// Number of repetitions that show an effect with a chance of 80 %, given the observed scatter.
+impl Judgement {
+    /// Sets a verdict that claims nothing.
+    pub(crate) fn claim_nothing(&mut self, verdict: Verdict) {
+        (self.verdict, self.effect, self.needed) = (verdict, None, None);
+    }
+}
+
+/// Number of repetitions that show an effect with a chance of 80 %, given the observed scatter, at the level of the printed
+/// interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Needed {
     /// The effect to show, the plan's minimum effect or 0.02 without one; or the half width of the interval.
@@ -207,9 +220,25 @@ impl Comparison {
         let Needed { effect, more, .. } = self.judgement.needed?;
         let effect = percent(effect);
         Some(match more {
-            0 => format!("no more are needed to show {effect}"),
+            0 => format!("a difference of {effect} would have shown in 4 of 5 such runs"),
             more => format!("{} would show {effect}", self.more_in_words(more)),
         })
+    }
+
+    /// What the verdict leaves out: whether a difference that is shown reaches the minimum effect, and whether one is
+    /// shown of what is the same within it.
+    pub(crate) fn effect_in_words(&self, minimum_effect: f64) -> Option<String> {
+        let ends = self.interval()?;
+        let least = percent(minimum_effect);
+        match (self.judgement.verdict, self.judgement.effect?) {
+            (Verdict::Different, Effect::Open) => {
+                Some(format!("whether it is {least} or more is open"))
+            }
+            (Verdict::Same, _) if !ends.contains(1.0) => {
+                Some("a difference is shown and is smaller".to_owned())
+            }
+            _ => None,
+        }
     }
 
     /// A number of further repetitions, `5 more blocks`, `2 more trials of each`.
@@ -278,6 +307,20 @@ impl Comparison {
         }
     }
 
+    /// The repetitions whose interval shows an effect with a chance of 80 %; `None` where unknown. A run that gets more
+    /// blocks is judged by intervals that hold at every look.
+    pub(crate) fn pairs_to_show(&self, effect: f64) -> Option<usize> {
+        let tax = self.tax?;
+        let floor = self.judgement.noise_floor.map_or(0.0, f64::ln_1p);
+        let pilot = Pilot {
+            sd: tax.sd?.max(stats::scatter_of_floor(floor, tax.n)),
+            n: tax.n,
+            confidence: self.judgement.confidence?,
+            sequential: tax.paired && !self.judgement.over_machines,
+        };
+        stats::pairs_to_show(effect, pilot)
+    }
+
     /// The half width of the printed interval, relative to the ratio; `None` without an interval.
     pub fn half_width(&self) -> Option<f64> {
         stats::half_width(self.ratio?, self.interval()?)
@@ -307,8 +350,7 @@ impl Comparison {
         if self.ratio.is_none() {
             return;
         }
-        self.judgement.verdict = Verdict::Suspect;
-        self.judgement.needed = None;
+        self.judgement.claim_nothing(Verdict::Suspect);
         self.note = Some("the trials are suspect: run again on a quiet host".to_owned());
     }
 

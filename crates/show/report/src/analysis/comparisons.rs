@@ -7,7 +7,9 @@ use super::{
 use std::collections::BTreeMap;
 use vtax_core::{counted, metric};
 use vtax_results::numbers::{level, percent};
-use vtax_results::stats::{self, FEWEST_PAIRS, Judged, NoTax, Tax, Verdict, seed_of};
+use vtax_results::stats::{
+    self, Effect, FEWEST_PAIRS, Interval, Judged, NoTax, Tax, Verdict, seed_of,
+};
 
 /// The block of each trial, by its index.
 pub(super) fn blocks(trials: &[Read]) -> BTreeMap<u32, u32> {
@@ -104,6 +106,11 @@ pub fn judge<'a>(comparisons: impl IntoIterator<Item = &'a mut Comparison>, mini
             one.judgement.verdict = Verdict::NoWork;
         } else if one.certainty.is_exact() {
             one.judgement.verdict = stats::exact_verdict(ratio, minimum_effect);
+            let point = Interval {
+                low: ratio,
+                high: ratio,
+            };
+            one.judgement.effect = Effect::from_interval(point, minimum_effect);
         }
     }
     for headline in [true, false] {
@@ -115,16 +122,20 @@ pub fn judge<'a>(comparisons: impl IntoIterator<Item = &'a mut Comparison>, mini
         let taxes: Vec<Tax> = family.iter().filter_map(|one| one.tax).collect();
         let judged = stats::judge_family(&taxes, minimum_effect);
         for ((comparison, tax), judged) in family.into_iter().zip(&taxes).zip(judged) {
-            let is_open = judged.verdict == Verdict::NoDifferenceShown;
+            let is_claim = judged.verdict != Verdict::TooFewTrials;
+            let printed = judged.interval.filter(|_| is_claim);
             comparison.judgement = Judgement {
                 adjusted_p: Some(judged.adjusted_p),
                 family: taxes.len(),
                 adjusted_interval: judged.interval,
                 confidence: Some(judged.confidence),
                 verdict: judged.verdict,
-                needed: is_open.then(|| needed(tax, minimum_effect)).flatten(),
+                effect: printed.and_then(|ends| Effect::from_interval(ends, minimum_effect)),
                 ..comparison.judgement
             };
+            if judged.verdict == Verdict::NoDifferenceShown {
+                comparison.judgement.needed = needed(comparison, minimum_effect);
+            }
             if let Some(why) = why_not_shown(tax, judged, taxes.len(), minimum_effect) {
                 comparison.add_note(why);
             }
@@ -132,14 +143,13 @@ pub fn judge<'a>(comparisons: impl IntoIterator<Item = &'a mut Comparison>, mini
     }
 }
 
-/// The reason why a comparison shows neither a difference nor equality although its own p or interval would; `None`
-/// where they would not.
+/// The reason why a comparison shows neither a difference nor equality although its own interval would; `None` where it would
+/// not.
 fn why_not_shown(tax: &Tax, judged: Judged, size: usize, minimum_effect: f64) -> Option<String> {
     if judged.verdict != Verdict::NoDifferenceShown {
         return None;
     }
-    let excludes = judged.interval.is_some_and(|found| !found.contains(1.0));
-    match stats::verdict(tax, tax.student_p, minimum_effect) {
+    match stats::verdict(tax, minimum_effect) {
         Verdict::Different => Some(format!(
             "on its own Student’s p = {:.3}; adjusted for {size} comparisons {:.3}: more repetitions would decide",
             tax.student_p, judged.adjusted_p
@@ -148,14 +158,6 @@ fn why_not_shown(tax: &Tax, judged: Judged, size: usize, minimum_effect: f64) ->
             "on its own the 95 % interval lies within {}; the one for {size} comparisons does not: more repetitions \
              would decide",
             percent(minimum_effect)
-        )),
-        _ if excludes && tax.p < 0.05 => Some(format!(
-            "the interval excludes 1, but the ratio is nearer to 1 than the minimum effect of {}",
-            percent(minimum_effect)
-        )),
-        _ if excludes => Some(format!(
-            "the interval excludes 1, but the permutation test does not (p = {:.3}): more repetitions would decide",
-            tax.p
         )),
         _ => None,
     }
@@ -189,12 +191,12 @@ pub(crate) fn asked_effect(minimum_effect: f64) -> f64 {
     }
 }
 
-fn needed(tax: &Tax, minimum_effect: f64) -> Option<Needed> {
-    let effect = asked_effect(minimum_effect);
-    let n = stats::pairs_to_show(effect, tax.sd?)?;
+fn needed(comparison: &Comparison, minimum_effect: f64) -> Option<Needed> {
+    let (effect, had) = (asked_effect(minimum_effect), comparison.tax?.n);
+    let n = comparison.pairs_to_show(effect)?;
     Some(Needed {
         effect,
         n,
-        more: n.saturating_sub(tax.n),
+        more: n.saturating_sub(had),
     })
 }

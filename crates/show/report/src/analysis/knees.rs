@@ -5,7 +5,7 @@ use super::{Comparison, MetricSummary, ObjectiveSummary, TreatmentSummary};
 use std::collections::BTreeMap;
 use vtax_core::{counted, metric};
 use vtax_results::numbers::estimate;
-use vtax_results::stats::{self, FEWEST_PAIRS, Knee, KneeRatio, Tax, Verdict};
+use vtax_results::stats::{self, Effect, FEWEST_PAIRS, Knee, KneeRatio, Tax, Verdict};
 use vtax_results::{Trial, offered_load};
 
 /// The knee of a trial by the offered loads of all of its levels; `None` where none was judged.
@@ -104,10 +104,15 @@ pub(super) fn judge(comparison: &mut Comparison, minimum_effect: f64) {
             *interval = interval.map(|own| own.hull(ends));
         }
     }
-    let shown = if knee.contains_one() {
-        Verdict::NoDifferenceShown
-    } else {
-        stats::exact_verdict(knee.ratio, minimum_effect)
+    let ends = knee.closed();
+    let effect = ends.and_then(|ends| Effect::from_interval(ends, minimum_effect));
+    let shown = match knee.contains_one() {
+        true => Verdict::NoDifferenceShown,
+        false if comparison.certainty.is_exact() => {
+            stats::exact_verdict(knee.ratio, minimum_effect)
+        }
+        false if effect == Some(Effect::Excluded) => Verdict::Same,
+        false => Verdict::Different,
     };
     let is_significant = comparison.judgement.adjusted_p.is_none_or(|p| p < 0.05);
     // The end that is closed counts pairs, and nothing is known of the other: machines may disagree.
@@ -124,6 +129,10 @@ pub(super) fn judge(comparison: &mut Comparison, minimum_effect: f64) {
             }
         }
         other => other,
+    };
+    comparison.judgement.effect = match comparison.judgement.verdict {
+        Verdict::Different | Verdict::Same | Verdict::NoDifferenceShown => effect,
+        _ => None,
     };
 }
 

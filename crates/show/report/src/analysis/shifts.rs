@@ -12,8 +12,8 @@ use vtax_core::{Source, counted, metric};
 use vtax_results::Trial;
 use vtax_results::numbers::{percent, ratio};
 use vtax_results::stats::{
-    FEWEST_PAIRS, Interval, SHIFT_QUANTILES, Unsupported, Verdict, confidence_of_each,
-    exact_verdict, mean, shift_ratio, supports,
+    FEWEST_PAIRS, Interval, SHIFT_QUANTILES, Unsupported, Verdict, confidence_of_each, mean,
+    shift_ratio, supports,
 };
 
 /// Least ratio that is a difference: the resolution of a histogram with three digits, on both sides.
@@ -227,18 +227,18 @@ impl<'a> Paired<'a> {
         }
         let units: Vec<f64> = units.values().filter_map(|all| mean(all)).collect();
         let (ratio, interval) = shift_ratio(&units, confidence)?;
-        let least = minimum_effect.max(RESOLUTION);
-        let is_different = exact_verdict(ratio, least) == Verdict::Different;
+        let apart = widest(interval);
+        let is_different = !interval.contains(1.0) && apart > minimum_effect.max(RESOLUTION);
         Some(ShiftPoint {
             quantile,
             treatment_seconds: mean(&own)?.exp(),
             baseline_seconds: mean(&others)?.exp(),
             ratio,
             interval,
-            verdict: match interval.contains(1.0) || !is_different {
-                false => Verdict::Different,
-                true if widest(interval) <= same_within(minimum_effect) => Verdict::Same,
-                true => Verdict::NoDifferenceShown,
+            verdict: match is_different {
+                true => Verdict::Different,
+                false if apart <= same_within(minimum_effect) => Verdict::Same,
+                false => Verdict::NoDifferenceShown,
             },
         })
     }

@@ -139,8 +139,7 @@ pub(crate) fn keep(comparison: &mut Comparison) {
 }
 
 fn withhold(comparison: &mut Comparison, why: String) {
-    comparison.judgement.verdict = Verdict::Withheld;
-    comparison.judgement.needed = None;
+    comparison.judgement.claim_nothing(Verdict::Withheld);
     comparison.judgement.is_below_floor = false;
     comparison.add_note(format!("nothing is claimed: {why}"));
     comparison.withheld = Some(why);

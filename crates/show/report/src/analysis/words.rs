@@ -293,6 +293,9 @@ fn sentence(
     if let Some(needed) = comparison.needed_in_words() {
         evidence.push_str(&format!("; {needed}"));
     }
+    if let Some(effect) = comparison.effect_in_words(analysis.minimum_effect) {
+        evidence.push_str(&format!("; {effect}"));
+    }
     let against = format!("{} against {object}", capital(&subject));
     let nothing = |why: &str| {
         format!(

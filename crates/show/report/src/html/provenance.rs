@@ -135,15 +135,15 @@ fn methods(analysis: &Analysis) -> Markup {
                 (cite("10.1145/2464157.2464160", "Kalibera & Jones 2013")) "."
             }
             li {
-                b { "Intervals." } " 95 %. Of a ratio of pairs: Student’s t of the log ratios. Of a mean, and of a ratio without pairs: bootstrap with "
+                b { "Intervals." } " 95 %. Of a ratio: Student’s t of the logarithms. Of a mean: bootstrap with "
                 (RESAMPLES) " resamples and expanded percentiles " (cite("10.1080/00031305.2015.1089789", "Hesterberg 2015"))
                 "; Student’s t below eight values, of logarithms where a quantity cannot be negative."
             }
             li {
-                b { "Verdict." } " A difference is claimed only when the interval excludes 1, the permutation p and Student’s p adjusted for the family of \
-                 comparisons " (cite("10.1111/j.2517-6161.1995.tb02031.x", "Benjamini & Hochberg 1995"))
-                " are below 0.05, and one of the two is larger by at least " (percent(analysis.minimum_effect))
-                ". Fewer than four pairs are always too few. Equality is claimed when the whole interval is nearer to 1 than that."
+                b { "Verdict." } " A difference is claimed when the interval, which is adjusted for the family of comparisons ("
+                (cite("10.1111/j.2517-6161.1995.tb02031.x", "Benjamini & Hochberg 1995"))
+                "), excludes 1. Equality is claimed when the whole interval is nearer to 1 than " (percent(analysis.minimum_effect))
+                ", whether it excludes 1 or not. Fewer than four pairs are always too few."
             }
             li {
                 b { "Exact." } " A deterministic emulated host gives the same numbers for the same seed. Where all trials of both sides had one seed and agree \

@@ -199,9 +199,8 @@ fn legend(analysis: &Analysis) -> Markup {
     html! {
         @if kinds.has_intervals() {
             p.key {
-                "● a difference: the interval excludes 1, p < 0.05 also after adjustment for the number of comparisons, and the \
-                 effect is at least " (least) ". ○ the same within " (least) ": the whole interval is nearer to 1 than that. ○ none \
-                 shown, which is not proof of equality: the interval says what remains possible, and how many more repetitions would show "
+                "● a difference: the interval, adjusted for the number of comparisons, excludes 1. ○ the same within " (least)
+                ": the whole interval is nearer to 1 than that, whether it excludes 1 or not. ○ none shown, which is not proof of equality: the interval says what remains possible, and how many more repetitions would show "
                 (percent(asked_effect(analysis.minimum_effect))) " with a chance of 80 %."
                 @if kinds.seeds { " Where n counts seeds, intervals say how much chance there is in the timing." }
             }

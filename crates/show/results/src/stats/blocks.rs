@@ -4,7 +4,7 @@
 use super::bootstrap::{RESAMPLES, expanded_percentiles};
 use super::describe::{mean, standard_deviation};
 use super::random::Random;
-use super::tax::{NoTax, Tax, finish, student_p};
+use super::tax::{NoTax, Tax, finish, student_interval_of, student_p};
 
 /// Fewest blocks of the shorter series for an interval.
 pub const FEWEST_BLOCKS: usize = 4;
@@ -27,7 +27,7 @@ pub struct OverTime {
 /// successive windows. Their length is the rule of Politis and White (2004, corrected 2009) for the variance of the mean, applied
 /// to the linearised ratio, and no less than the root of the number of windows: from so few windows the rule takes weak
 /// dependence for none. The distribution is widened for the dependence within n blocks, and its percentiles are expanded as
-/// those of [`super::mean_interval`] for n values. p is Student's with n values.
+/// those of [`super::mean_interval`] for n values. p is Student's with n values, and the interval is no narrower than his.
 ///
 /// # Errors
 /// The reason for a missing ratio.
@@ -56,7 +56,11 @@ pub fn ratio_over_time(
     let is_enough = estimates.len() > RESAMPLES / 2;
     let (variance, interval) = if is_enough {
         let sd = mean(&estimates).and_then(|mean| standard_deviation(&estimates, mean));
-        (sd.map(|sd| sd * sd), expanded_percentiles(estimates, n))
+        let variance = sd.map(|sd| sd * sd);
+        // No narrower than Student's, so that it agrees with the adjusted p.
+        let student = student_interval_of(centre, variance, n);
+        let resampled = expanded_percentiles(estimates, n).zip(student);
+        (variance, resampled.map(|(one, other)| one.hull(other)))
     } else {
         (None, None)
     };

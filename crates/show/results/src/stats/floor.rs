@@ -30,6 +30,11 @@ pub fn noise_floor(pairs: &[(f64, f64)]) -> Option<f64> {
     half.is_finite().then_some(half)
 }
 
+/// The standard deviation of pairs whose noise floor, with `n` of them, this is.
+pub fn scatter_of_floor(floor: f64, n: usize) -> f64 {
+    floor * (n as f64).sqrt() / student_quantile(CONFIDENCE, degrees(n))
+}
+
 /// The mean square of successive differences.
 fn successive(values: &[f64]) -> Option<f64> {
     let squares = values.iter().zip(values.iter().skip(1));

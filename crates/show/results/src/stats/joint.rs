@@ -15,7 +15,7 @@ pub struct Judged {
     pub confidence: f64,
     /// The interval at that level; never narrower than the 95 % interval of the comparison alone.
     pub interval: Option<Interval>,
-    /// Verdict from the adjusted p and this interval.
+    /// Verdict from this interval.
     pub verdict: Verdict,
 }
 
@@ -39,13 +39,13 @@ pub fn judge_family(taxes: &[Tax], minimum_effect: f64) -> Vec<Judged> {
             adjusted_p,
             confidence: 1.0 - complement,
             interval,
-            verdict: verdict(&Tax { interval, ..*tax }, adjusted_p, minimum_effect),
+            verdict: verdict(&Tax { interval, ..*tax }, minimum_effect),
         }
     });
     judged.collect()
 }
 
-/// The hull of Student's interval at that level and the 95 % interval, which may be a resampled one.
+/// The hull of Student's interval at that level and the 95 % interval, which the noise floor may have widened.
 fn wider(tax: &Tax, confidence: f64) -> Option<Interval> {
     let (alone, sd) = (tax.interval?, tax.sd?);
     if tax.sequential {

@@ -34,11 +34,11 @@ pub use control::{Controlled, FEWEST_TO_CONTROL, controlled_tax};
 pub use counts::{fisher_p, sign_test_p};
 pub use describe::{Description, describe, extremes, mean, median, quantile};
 pub use divisive::{Changepoint, LONGEST_SERIES, changepoints};
-pub use floor::{above_floor, noise_floor};
+pub use floor::{above_floor, noise_floor, scatter_of_floor};
 pub use joint::{Judged, judge_family};
 pub use knee::{Knee, KneeRatio, knee, knee_ratio};
 pub use permutation::{benjamini_hochberg, cliffs_delta};
-pub use power::{half_width, pairs_for_width, pairs_to_show};
+pub use power::{Pilot, half_width, pairs_for_width, pairs_to_show};
 pub use quantiles::{Unsupported, percentile, quantile_interval, supports, values_to_support};
 pub use random::{Random, seed_of};
 pub use robust::{hodges_lehmann, outliers};
@@ -46,8 +46,8 @@ pub use sequence::anytime_half_width;
 pub use shift::{SHIFT_QUANTILES, confidence_of_each, shift_ratio};
 pub use steady::{SteadyState, classify, has_reading_each, rates};
 pub use tax::{
-    FEWEST_PAIRS, NoTax, REPEATS_WITHIN, Tax, Verdict, exact_ratio, exact_verdict, paired_tax,
-    ratio_of_taxes, tax_over, unpaired_tax, verdict,
+    Effect, FEWEST_PAIRS, NoTax, REPEATS_WITHIN, Tax, Verdict, exact_ratio, exact_verdict,
+    paired_tax, ratio_of_taxes, tax_over, unpaired_tax, verdict,
 };
 pub use trend::{Trend, correlation, trend};
 pub use variance::{Nested, best_repetitions, components};

@@ -3,28 +3,62 @@
 
 use super::bootstrap::Interval;
 use super::distribution::{degrees, student_quantile};
+use super::sequence::anytime_half_width;
 use super::tax::FEWEST_PAIRS;
 
-/// Confidence level of the two-sided test with this power.
-const CONFIDENCE: f64 = 0.95;
-/// Confidence of the two-sided quantile that leaves 20 % above it: the power is 80 %.
-const POWER: f64 = 0.6;
+/// Standard normal quantile of the power, 80 %.
+const POWER: f64 = 0.841_621;
 /// Largest useful number of repetitions.
 const MOST_REPETITIONS: usize = 100_000;
 
-/// Number of pairs of trials that show a ratio of 1 + `effect` with a chance of 80 %, where the logarithms of pairs'
-/// ratios have the standard deviation `sd`; `None` above 100,000, or without an effect.
+/// What is known of the scatter of pairs, and how pairs will be judged.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pilot {
+    /// Standard deviation of the logarithms of pairs' ratios.
+    pub sd: f64,
+    /// Number of pairs that it is from.
+    pub n: usize,
+    /// Level of the interval that is to exclude 1.
+    pub confidence: f64,
+    /// Whether that interval holds at every look, as it does in a run that got more blocks.
+    pub sequential: bool,
+}
+
+/// Number of pairs of trials whose interval excludes 1 with a chance of 80 %, where the true ratio is 1 + `effect`; `None`
+/// above 100,000, or without an effect.
 ///
-/// The approximation n = ((t(0.975) + t(0.8)) · sd / δ)² with Student's quantiles (Guenther 1981).
-pub fn pairs_to_show(effect: f64, sd: f64) -> Option<usize> {
-    let scatter = sd / effect.ln_1p();
-    if !scatter.is_finite() || effect <= 0.0 {
+/// With h half of the interval's width in standard errors, n is the smallest number with ln(1 + effect) √n ≥ K · sd, where
+/// K is the 80 % quantile of noncentral t with noncentrality h and the pilot's degrees of freedom (Johnson and Welch's
+/// approximation): the standard deviation is itself an estimate (Stein 1945).
+pub fn pairs_to_show(effect: f64, pilot: Pilot) -> Option<usize> {
+    let scatter = pilot.sd / effect.ln_1p();
+    if !scatter.is_finite() || effect <= 0.0 || pilot.n < 2 {
         return None;
     }
+    let level = pilot.confidence;
     fewest(|n| {
-        let both = student_quantile(CONFIDENCE, degrees(n)) + student_quantile(POWER, degrees(n));
-        (both * scatter).powi(2) <= n as f64
+        let root = (n as f64).sqrt();
+        let half = match pilot.sequential {
+            true => anytime_half_width(n, 1.0, level).map(|half| half * root),
+            false => Some(student_quantile(level, degrees(n))),
+        };
+        half.is_some_and(|half| noncentral_t(half, pilot.n) * scatter <= root)
     })
+}
+
+/// The quantile of [`POWER`] of noncentral t with this noncentrality and n − 1 degrees of freedom, by the normal
+/// approximation of Johnson and Welch (1940); infinite where that has none.
+fn noncentral_t(noncentrality: f64, n: usize) -> f64 {
+    let freedom = f64::from(degrees(n));
+    let bias = 1.0 - 1.0 / (4.0 * freedom);
+    let curve = POWER.powi(2) / (2.0 * freedom);
+    let root = bias.powi(2) + (noncentrality.powi(2) - POWER.powi(2)) / (2.0 * freedom);
+    let quantile = (bias * noncentrality + POWER * root.sqrt()) / (bias.powi(2) - curve);
+    if quantile > 0.0 {
+        quantile
+    } else {
+        f64::INFINITY
+    }
 }
 
 /// Half width of the interval of a ratio as a factor less 1, such as 0.05 for 1.00× [0.96–1.05]; the longer side counts.
@@ -72,16 +106,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_scatter_or_a_smaller_effect_needs_more_pairs() {
-        // For six pairs (2.571 + 0.920)² · 0.550 = 6.7 are needed, for seven (2.447 + 0.906)² · 0.550 = 6.2.
-        assert_eq!(pairs_to_show(0.1, 0.0707), Some(7));
-        assert_eq!(pairs_to_show(0.1, 0.0), Some(4));
-        let needed = |effect, sd| pairs_to_show(effect, sd).unwrap();
-        assert!(needed(0.02, 0.0707) > 20 * needed(0.1, 0.0707) / 2);
-        assert!(needed(0.1, 0.2) > needed(0.1, 0.1));
-        assert_eq!(pairs_to_show(0.0, 0.1), None);
-        assert_eq!(pairs_to_show(0.02, f64::NAN), None);
-        assert_eq!(pairs_to_show(1e-9, 1.0), None);
+    fn more_scatter_a_smaller_effect_a_higher_level_and_looks_need_more_pairs() {
+        let pilot = |sd: f64| Pilot {
+            sd,
+            n: 1000,
+            confidence: 0.95,
+            sequential: false,
+        };
+        let needed = |effect, pilot| pairs_to_show(effect, pilot).unwrap();
+        // For six pairs (2.571 + 0.845)² · 0.550 = 6.4 are needed, for seven (2.447 + 0.844)² · 0.550 = 6.0.
+        assert_eq!(needed(0.1, pilot(0.0707)), 7);
+        assert_eq!(needed(0.1, pilot(0.0)), 4);
+        assert!(needed(0.02, pilot(0.0707)) > 20 * needed(0.1, pilot(0.0707)) / 2);
+        assert!(needed(0.1, pilot(0.2)) > needed(0.1, pilot(0.1)));
+        let base = needed(0.02, pilot(0.05));
+        for other in [
+            Pilot {
+                n: 6,
+                ..pilot(0.05)
+            },
+            Pilot {
+                confidence: 0.99,
+                ..pilot(0.05)
+            },
+            Pilot {
+                sequential: true,
+                ..pilot(0.05)
+            },
+        ] {
+            assert!(needed(0.02, other) > base, "{other:?}");
+        }
+        assert_eq!(pairs_to_show(0.0, pilot(0.1)), None);
+        assert_eq!(pairs_to_show(0.02, pilot(f64::NAN)), None);
+        assert_eq!(pairs_to_show(1e-9, pilot(1.0)), None);
+        assert_eq!(pairs_to_show(0.02, Pilot { n: 1, ..pilot(0.1) }), None);
     }
 
     #[test]

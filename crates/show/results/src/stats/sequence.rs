@@ -194,7 +194,15 @@ mod tests {
                 (effect - 1.0) * 100.0,
                 found,
                 stops[200],
-                super::super::power::pairs_to_show(effect - 1.0, 0.05 * std::f64::consts::SQRT_2)
+                super::super::power::pairs_to_show(
+                    effect - 1.0,
+                    super::super::power::Pilot {
+                        sd: 0.05 * std::f64::consts::SQRT_2,
+                        n: 1000,
+                        confidence: 0.95,
+                        sequential: false,
+                    }
+                )
             );
             assert!(stops[200] <= last, "{effect}");
             last = stops[200];

@@ -2,9 +2,7 @@
 //! The tax: the ratio of a treatment's cost to its baseline's, with an interval and a verdict.
 
 use super::between::Groups;
-use super::bootstrap::{
-    FEWEST_TO_RESAMPLE, Interval, expanded_percentiles, resampled_means, student_interval,
-};
+use super::bootstrap::{Interval, student_interval};
 use super::describe::{mean, standard_deviation};
 use super::distribution::{degrees, student_beyond, student_quantile};
 use super::permutation::{
@@ -142,12 +140,11 @@ impl fmt::Display for NoTax {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The interval excludes 1, p is below 0.05, and the effect reaches the plan's minimum; for an exact ratio, only
-    /// the last condition applies.
+    /// The interval excludes 1 and does not lie within the plan's minimum effect; an exact ratio reaches that effect.
     Different,
     /// Neither a difference nor equality is shown.
     NoDifferenceShown,
-    /// The whole interval, or the exact ratio, is nearer to 1 than the plan's minimum effect.
+    /// The whole interval, or the exact ratio, is nearer to 1 than the plan's minimum effect, whether it excludes 1 or not.
     Same,
     /// No outcome of so few trials could show a difference.
     TooFewTrials,
@@ -178,6 +175,31 @@ impl Verdict {
             Self::Withheld => "nothing claimed",
             Self::NoRatio => "no ratio",
         }
+    }
+}
+
+/// Whether an effect of the plan's minimum or more is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Effect {
+    /// The whole interval is at the minimum effect or beyond it.
+    Shown,
+    /// The whole interval is nearer to 1.
+    Excluded,
+    /// The interval contains both.
+    Open,
+}
+
+impl Effect {
+    /// Judges the interval of a ratio; `None` where the plan has no minimum effect.
+    pub fn from_interval(interval: Interval, minimum_effect: f64) -> Option<Self> {
+        let is_beyond = (interval.low > 1.0 && reaches(interval.low, minimum_effect))
+            || (interval.high < 1.0 && reaches(interval.high, minimum_effect));
+        (minimum_effect > 0.0).then_some(match is_within(interval, minimum_effect) {
+            true => Self::Excluded,
+            false if is_beyond => Self::Shown,
+            false => Self::Open,
+        })
     }
 }
 
@@ -259,7 +281,8 @@ pub fn tax_over(machines: &Groups, effect: f64) -> Option<Tax> {
     finish(tax).ok()
 }
 
-/// The tax from unpaired trials: each sample is resampled separately.
+/// The tax from unpaired trials. The interval is Student's with the degrees of freedom of the smaller sample, the
+/// conservative end of Welch's.
 ///
 /// # Errors
 /// The reason for a missing ratio.
@@ -268,24 +291,14 @@ pub fn unpaired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Ta
     let n = treatment.len().min(baseline.len());
     let centre = mean(&log_treatment).ok_or(NoTax::NotFinite)?
         - mean(&log_baseline).ok_or(NoTax::NotFinite)?;
-    let mut random = Random::new(seed);
     let variance = variance_of_mean(&log_treatment)
         .zip(variance_of_mean(&log_baseline))
         .map(|(t, b)| t + b);
-    let interval = match n {
-        // The degrees of freedom of the smaller sample are the conservative end of Welch's.
-        ..FEWEST_TO_RESAMPLE => student_interval_of(centre, variance, n),
-        _ => {
-            let above = resampled_means(&log_treatment, &mut random);
-            let below = resampled_means(&log_baseline, &mut random);
-            // The smaller sample sets the correction, which is conservative.
-            expanded_percentiles(above.iter().zip(below).map(|(t, b)| t - b).collect(), n)
-        }
-    };
+    let interval = student_interval_of(centre, variance, n);
     finish(Tax {
         paired: false,
         effect: cliffs_delta(treatment, baseline).unwrap_or(0.0),
-        p: exchange_p(&log_treatment, &log_baseline, &mut random),
+        p: exchange_p(&log_treatment, &log_baseline, &mut Random::new(seed)),
         smallest_p: smallest_exchange_p(treatment.len(), baseline.len()),
         sd: variance.map(|variance| (variance * n as f64).sqrt()),
         ..Tax::by_student(centre, interval, n, student_p(centre, variance, n))
@@ -356,7 +369,11 @@ pub fn exact_verdict(ratio: f64, minimum_effect: f64) -> Verdict {
 }
 
 /// Student's interval around a centre with this variance, of n values; `None` for fewer than two.
-fn student_interval_of(centre: f64, variance: Option<f64>, n: usize) -> Option<Interval> {
+pub(super) fn student_interval_of(
+    centre: f64,
+    variance: Option<f64>,
+    n: usize,
+) -> Option<Interval> {
     let half = student_quantile(1.0 - ALPHA, degrees(n)) * variance?.sqrt();
     if n < 2 {
         return None;
@@ -410,24 +427,20 @@ fn is_within(interval: Interval, minimum_effect: f64) -> bool {
     minimum_effect > 0.0 && interval.low >= 1.0 / most && interval.high <= most
 }
 
-/// The verdict: a difference is claimed only when the interval excludes 1, the permutation p and
-/// `adjusted_p` ([`Tax::student_p`] adjusted for the family of comparisons) are below 0.05, and
-/// the ratio is 1 + `minimum_effect` or more, or the inverse of that or less. Equality is claimed when
-/// the whole interval is nearer to 1 than that.
-pub fn verdict(tax: &Tax, adjusted_p: f64, minimum_effect: f64) -> Verdict {
-    let Some(interval) = tax.interval else {
-        return Verdict::TooFewTrials;
-    };
-    if tax.smallest_p >= ALPHA {
-        return Verdict::TooFewTrials;
-    }
-    let effect = reaches(tax.ratio, minimum_effect);
-    let unlikely = tax.p < ALPHA && adjusted_p < ALPHA;
-    if !interval.contains(1.0) && unlikely && effect {
-        Verdict::Different
-    } else if is_within(interval, minimum_effect) {
-        Verdict::Same
-    } else {
-        Verdict::NoDifferenceShown
+/// The verdict by the interval of the tax, which is the printed one: `Same` where it lies within the minimum effect,
+/// otherwise `Different` where it excludes 1. The estimate has no part in it: half of all estimates of an effect of just
+/// that size are smaller.
+pub fn verdict(tax: &Tax, minimum_effect: f64) -> Verdict {
+    match tax.interval {
+        Some(interval) if tax.smallest_p < ALPHA => {
+            if is_within(interval, minimum_effect) {
+                Verdict::Same
+            } else if interval.contains(1.0) {
+                Verdict::NoDifferenceShown
+            } else {
+                Verdict::Different
+            }
+        }
+        _ => Verdict::TooFewTrials,
     }
 }
