@@ -142,7 +142,13 @@ pub fn compare_of(of: Of, first: &Analysis, others: &[&Analysis]) -> RunComparis
     let mut compared: Vec<ComparedRun> = compared.collect();
     let effects = others.iter().map(|other| other.minimum_effect);
     let minimum_effect = effects.fold(first.minimum_effect, f64::max);
-    let all = compared.iter_mut().flat_map(|run| &mut run.comparisons);
+    let mut all: Vec<&mut Comparison> = (compared.iter_mut())
+        .flat_map(|run| &mut run.comparisons)
+        .collect();
+    // Taxes have the error of the model already.
+    if of == Of::Cost {
+        all.iter_mut().for_each(|one| one.widen_by_model());
+    }
     judge(all, minimum_effect);
     for ((run, other), before) in compared.iter_mut().zip(others).zip(&before) {
         let after = other.by_label();
@@ -502,6 +508,7 @@ fn marked(row: Option<&Comparison>) -> String {
         Verdict::Different => " *",
         Verdict::Same => " =",
         Verdict::Unsupported | Verdict::NoWork | Verdict::Withheld => " ?",
+        Verdict::Modelled => " m",
         _ => "",
     };
     row.ratio_in_words().unwrap_or_else(|| "–".to_owned()) + mark
@@ -525,6 +532,10 @@ fn notes(comparison: &RunComparison, width: usize) -> Vec<String> {
     if rows().any(|row| row.judgement.lacks_work) {
         let why = "? nothing is claimed: each run took the same time and its work is not known";
         notes.push(why.to_owned());
+    }
+    if let Some(row) = rows().find(|row| row.judgement.verdict == Verdict::Modelled) {
+        let error = row.model_in_words().unwrap_or_default();
+        notes.push(format!("m by the model, not by a meter; {error}"));
     }
     if rows().any(|row| row.judgement.confidence.is_some_and(|level| level > 0.95)) {
         notes.push("intervals are adjusted for the number of comparisons".to_owned());

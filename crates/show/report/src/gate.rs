@@ -442,6 +442,13 @@ fn of_row(gate: &Gate, row: &Comparison) -> Result<Evidence, NoEvidence> {
             let why = row.withheld.as_deref().unwrap_or_default();
             return Err(format!("{shown}, but nothing is claimed: {why}").into());
         }
+        (Verdict::Modelled, _) if row.judgement.model_error.is_none() => {
+            return Err(format!(
+                "{shown} by the model, and nothing is known of its error: gate cpu.per_work, or fit the model to a meter (`vtax \
+                 meter calibrate`)"
+            )
+            .into());
+        }
         (Verdict::NoWork, _) => {
             return Err(format!(
                 "{shown}, but each run took the same time and its work is not known: give the work (--work, or `work` in \

@@ -2,8 +2,8 @@
 //! Two recordings of one host: each subject's costs for its work in successive minutes, before and after a change.
 
 use crate::analysis::{Certainty, Comparison, Judgement};
-use vtax_core::Source;
 use vtax_core::metric::Metric;
+use vtax_core::{Base, Source, Unit};
 use vtax_results::stats;
 
 /// A comparison of a subject, a guest's name and its platform, in two recordings, not yet judged. `source` is the worse
@@ -20,6 +20,8 @@ pub fn comparison(
     let found = stats::ratio_over_time(after, before, seed);
     let block = found.map_or(1, |found| found.block);
     let tax = found.ok().map(|found| found.tax);
+    let base = metric.unit(Unit::from_base(Base::Joule)).base;
+    let is_energy = matches!(base, Base::Joule | Base::Watt);
     Comparison {
         treatment: subject.to_owned(),
         baseline: subject.to_owned(),
@@ -37,7 +39,10 @@ pub fn comparison(
             block: (block as f64 * minutes).ceil() as usize,
         },
         tax,
-        judgement: Judgement::default(),
+        judgement: Judgement {
+            by_model: source == Source::Modelled && is_energy,
+            ..Judgement::default()
+        },
         note: found.err().map(|none| none.to_string()),
         withheld: None,
         machines: None,

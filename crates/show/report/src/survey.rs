@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use vtax_core::{Source, Unit, counted};
+use vtax_core::{Base, Source, Unit, counted};
 use vtax_results::numbers::{Shown, percent, plain, ratio};
 use vtax_results::stats::{
     Description, Groups, Interval, Moments, NoTax, Tax, Verdict, describe, exact_ratio,
@@ -103,6 +103,11 @@ impl About {
             source: metric.source,
             modelled: metric.is_modelled(),
         }
+    }
+
+    /// Whether it is joules or watts that a power model computed.
+    fn is_by_model(self) -> bool {
+        self.modelled && matches!(self.unit.base, Base::Joule | Base::Watt)
     }
 
     /// Adds another value's flags.
@@ -423,7 +428,7 @@ impl Gathered {
 fn judge(findings: &mut [Finding]) {
     for headline in [true, false] {
         let own = findings.iter_mut();
-        let own = own.filter(|finding| finding.about.headline == headline);
+        let own = own.filter(|of| of.about.headline == headline && !of.about.is_by_model());
         let family: Vec<&mut Ratio> = own.filter_map(|of| of.ratio.as_mut()).collect();
         let taxes: Vec<Tax> = family.iter().map(|ratio| ratio.tax).collect();
         for (ratio, judged) in family.into_iter().zip(judge_family(&taxes, 0.0)) {
@@ -454,7 +459,10 @@ fn finding(([plan, plan_sha256, treatment, metric], over): (Key, Over)) -> Optio
             adjusted_interval: tax.interval?,
             confidence: 0.95,
             factor: pairs.between().map(|between| between.sd.exp()),
-            verdict: Verdict::NoDifferenceShown,
+            verdict: match over.about.is_by_model() {
+                true => Verdict::Modelled,
+                false => Verdict::NoDifferenceShown,
+            },
             minimum_effect: over.minimum_effect,
             tax,
         })

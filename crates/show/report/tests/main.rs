@@ -13,6 +13,7 @@ extern crate vtax_testkit;
 
 mod compared;
 mod directory;
+mod energy;
 mod history;
 mod large;
 mod levels;

@@ -2,10 +2,12 @@
 //! Tests of reports with suspect trials, of which nothing is claimed.
 
 use crate::support::{cpu, run, simulated};
+use vtax_core::Source;
 use vtax_report::analysis::{Analysis, Sentence, analyse};
 use vtax_report::gate::{self, AcrossHosts, GateOutcome};
 use vtax_report::history::Of;
 use vtax_report::{compare, terminal};
+use vtax_results::Trial;
 use vtax_results::stats::Verdict;
 use vtax_testkit::results::Fake;
 
@@ -167,6 +169,15 @@ fn the_energy_of_the_whole_host_has_no_verdict_beside_other_programs() {
     };
     let folder = tempfile::tempdir().unwrap();
     let results = fake.write(&folder.path().join("run"));
+    let metered = |mut trial: Trial| {
+        for metric in trial.metrics.values_mut() {
+            if metric.model.take().is_some() {
+                metric.source = Source::Measured;
+            }
+        }
+        results.rewrite_trial(&trial).unwrap();
+    };
+    results.trials().map(Result::unwrap).for_each(metered);
     let verdicts = |analysis: &Analysis| {
         let rows = analysis.comparisons.iter();
         let of = |name: &str| {

@@ -131,7 +131,8 @@ fn a_difference_that_is_shown_is_told_with_what_is_known_of_the_minimum_effect()
         "{text}"
     );
     assert!(
-        text.contains(": the same CPU") && text.ends_with("; a difference is shown and is smaller)."),
+        text.contains(": the same CPU")
+            && text.ends_with("; a difference is shown and is smaller)."),
         "{text}"
     );
     let (verdict, effect, text) = of(1.1, 0.008);

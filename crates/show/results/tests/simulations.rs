@@ -532,6 +532,45 @@ fn of_300_runs_that_get_the_advised_blocks_four_of_five_show_the_effect() {
     advice(300, &[0.03, 0.05, 0.1]);
 }
 
+/// The share of runs whose interval covers the true ratio of modelled joules, without and with the error of the model. Trials scatter
+/// by 5 %, and the curve is wrong at the load of each side by `error`, a standard deviation.
+fn modelled(n: usize, error: f64) -> [f64; 2] {
+    let mut random = Random::new(seed_of(&["modelled"]) + n as u64);
+    let mut covered = [0_u32; 2];
+    for set in 0..2 * SETS {
+        let [own, other] = [1.2, 1.0].map(|joules: f64| {
+            let curve = (error * normal(&mut random)).exp();
+            (0..n)
+                .map(|_| joules * curve * (NOISE * normal(&mut random)).exp())
+                .collect::<Vec<f64>>()
+        });
+        let tax = paired_tax(&own, &other, set as u64).unwrap();
+        let alone = tax.interval.unwrap();
+        let half = 1.96 * error * 2f64.sqrt();
+        let both = alone.widened_by_factor(tax.ratio, half).unwrap();
+        for (covered, interval) in covered.iter_mut().zip([alone, both]) {
+            *covered += u32::from(interval.contains(1.2));
+        }
+    }
+    covered.map(|covered| f64::from(covered) / (2 * SETS) as f64)
+}
+
+#[test]
+fn with_the_error_of_the_model_the_interval_of_modelled_joules_covers_the_truth() {
+    for n in [4, 5, 10] {
+        for error in [0.01, 0.03, 0.1] {
+            let [alone, both] = modelled(n, error);
+            eprintln!(
+                "| {n} | {error} | {:.1} % | {:.1} % |",
+                100.0 * alone,
+                100.0 * both
+            );
+            assert!((0.93..=0.99).contains(&both), "n = {n}, {error}: {both}");
+            assert!(error < 0.05 || alone < 0.6, "n = {n}, {error}: {alone}");
+        }
+    }
+}
+
 /// Simulates fleets of `machines` machines with `blocks` blocks, whose ratios have a standard deviation between
 /// machines of `between` times that of the blocks. Returns the coverage of the interval.
 fn fleets(machines: usize, blocks: usize, between: f64) -> f64 {

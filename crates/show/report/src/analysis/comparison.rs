@@ -83,6 +83,13 @@ pub struct Judgement {
     /// supported quantile and other metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unsupported: Option<Unsupported>,
+    /// Whether one side is joules or watts of a power model, so that nothing is claimed as of a meter.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub by_model: bool,
+    /// Half of the 95 % interval of the ratio that the error of that model alone would give, as a logarithm; `None` where it is
+    /// not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_error: Option<f64>,
     /// Whether one side is the cost of a run of a fixed time whose work is not known, so that nothing is claimed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub lacks_work: bool,
@@ -195,6 +202,12 @@ impl Comparison {
                 unsupported: (both().filter_map(MetricSummary::unsupported))
                     .min_by_key(|one| one.values),
                 lacks_work: both().any(|one| one.lacks_work),
+                by_model: both().any(MetricSummary::is_by_model),
+                // The curve is wrong by different amounts at different loads.
+                model_error: (metric
+                    .relative_error()
+                    .zip(other.and_then(|of| of.relative_error())))
+                .map(|(own, other)| own.hypot(other)),
                 ..Judgement::default()
             },
             withheld: None,
@@ -297,6 +310,12 @@ impl Comparison {
             judgement: Judgement {
                 unsupported: after.judgement.unsupported.or(before.judgement.unsupported),
                 lacks_work: after.judgement.lacks_work || before.judgement.lacks_work,
+                by_model: after.judgement.by_model || before.judgement.by_model,
+                model_error: (after
+                    .judgement
+                    .model_error
+                    .zip(before.judgement.model_error))
+                .map(|(new, old)| new.hypot(old)),
                 over_machines: after.judgement.over_machines && before.judgement.over_machines,
                 ..Judgement::default()
             },
@@ -333,7 +352,9 @@ impl Comparison {
             self.judgement.verdict,
             Verdict::Suspect | Verdict::Unsupported | Verdict::NoWork | Verdict::Withheld
         );
-        if self.judgement.knee.is_some() || is_unclaimed {
+        // The error of a model does not become smaller with more trials.
+        let is_bound = self.judgement.knee.is_some() || self.judgement.model_error.is_some();
+        if is_bound || is_unclaimed {
             return None;
         }
         let (had, level) = (self.tax?.n, self.judgement.confidence?);
@@ -342,6 +363,23 @@ impl Comparison {
             effect: width,
             n,
             more: n.saturating_sub(had),
+        })
+    }
+
+    /// Widens the interval of modelled joules by the error of the model.
+    pub(crate) fn widen_by_model(&mut self) {
+        if let (Some(half), Some(tax)) = (self.judgement.model_error, &mut self.tax) {
+            tax.interval = tax
+                .interval
+                .and_then(|own| own.widened_by_factor(tax.ratio, half));
+        }
+    }
+
+    /// What is known of the error of the model that computed the joules.
+    pub(crate) fn model_in_words(&self) -> Option<&'static str> {
+        (self.judgement.verdict == Verdict::Modelled).then_some(match self.judgement.model_error {
+            Some(_) => "the error of the model’s fit is in the interval",
+            None => "nothing is known of the model’s error",
         })
     }
 

@@ -94,7 +94,7 @@ pub(crate) fn unpaired(
 }
 
 /// Adjusts p within each family (the headlines, and the rest) and sets the verdicts. Exact ratios need no test. A quantile
-/// that the trials do not support is in no family.
+/// that the trials do not support, and joules of a model, are in no family.
 pub fn judge<'a>(comparisons: impl IntoIterator<Item = &'a mut Comparison>, minimum_effect: f64) {
     let mut comparisons: Vec<&mut Comparison> = comparisons.into_iter().collect();
     for one in &mut comparisons {
@@ -111,13 +111,21 @@ pub fn judge<'a>(comparisons: impl IntoIterator<Item = &'a mut Comparison>, mini
                 high: ratio,
             };
             one.judgement.effect = Effect::from_interval(point, minimum_effect);
+        } else if one.judgement.by_model
+            && let Some(tax) = one.tax
+        {
+            one.judgement.verdict = match stats::verdict(&tax, minimum_effect) {
+                few @ Verdict::TooFewTrials => few,
+                _ => Verdict::Modelled,
+            };
+            one.judgement.confidence = Some(stats::CONFIDENCE);
         }
     }
     for headline in [true, false] {
         let mut family: Vec<_> = comparisons.iter_mut().collect();
         family.retain(|one| {
-            let is_supported = one.judgement.unsupported.is_none() && !one.judgement.lacks_work;
-            one.headline == headline && one.tax.is_some() && is_supported
+            let is_judged = one.judgement.verdict == Verdict::NoRatio;
+            one.headline == headline && one.tax.is_some() && is_judged
         });
         let taxes: Vec<Tax> = family.iter().filter_map(|one| one.tax).collect();
         let judged = stats::judge_family(&taxes, minimum_effect);

@@ -2,12 +2,60 @@
 //! The lines about energy of a report: the origin of joules, the idle power with its drift, and the energy that leads.
 
 use super::words::capital;
-use super::{TreatmentSummary, distinct};
+use super::{ErrorOf, MetricSummary, TreatmentSummary, distinct, find_metric};
 use std::collections::BTreeMap;
 use vtax_core::{Base, Quantity, Unit, counted, metric};
 use vtax_results::numbers::estimate;
 use vtax_results::stats::{positive_mean_interval, seed_of, trend};
 use vtax_results::{IdlePhase, Trial, power_model};
+
+/// Half of the 95 % interval of a normal error, in standard deviations.
+const NORMAL: f64 = 1.959_964;
+
+/// Gives the joules and watts of a treatment, or of one of its levels, the error of the model that computed them, and their means
+/// intervals with it.
+///
+/// The residual of the fit is taken for the error of the curve at the load of the treatment, and at that of the idle host. A
+/// published curve of another machine has none that is known.
+pub(super) fn widen(metrics: &mut [MetricSummary], counted: &[&Trial]) {
+    let facts = counted.first().map(|trial| &trial.environment);
+    let residual = facts.and_then(|facts| facts.get(power_model::RESIDUAL_RMS_WATTS));
+    let residual = residual.and_then(|watts| watts.parse::<f64>().ok());
+    let mean = |of: &metric::Metric| Some(find_metric(metrics, of.name)?.description.mean);
+    let watts = mean(metric::POWER_MEAN);
+    let per_watt = |total: &metric::Metric| Some(mean(total)? / watts?);
+    let (all, each) = (
+        per_watt(metric::ENERGY_TOTAL),
+        per_watt(metric::ENERGY_PER_WORK),
+    );
+    let share = mean(metric::ENERGY_ABOVE_IDLE_OF_TARGET_PER_WORK)
+        .zip(mean(metric::ENERGY_ABOVE_IDLE_PER_WORK))
+        .map(|(own, above)| own / above);
+    // What one watt changes, and how many points of the curve are in the number.
+    let parts: [(&metric::Metric, Option<f64>, f64); 7] = [
+        (metric::POWER_MEAN, Some(1.0), 1.0),
+        (metric::POWER_IDLE, Some(1.0), 1.0),
+        (metric::ENERGY_TOTAL, all, 1.0),
+        (metric::ENERGY_PER_WORK, each, 1.0),
+        (metric::ENERGY_ABOVE_IDLE, all, 2.0),
+        (metric::ENERGY_ABOVE_IDLE_PER_WORK, each, 2.0),
+        (
+            metric::ENERGY_ABOVE_IDLE_OF_TARGET_PER_WORK,
+            each.zip(share).map(|(each, share)| each * share),
+            2.0,
+        ),
+    ];
+    let modelled = metrics.iter_mut().filter(|of| of.is_by_model());
+    for of in modelled {
+        let mut parts = parts.iter();
+        let part = parts.find(|(metric, ..)| metric.is(&of.name));
+        let half = part.and_then(|(_, scale, points)| {
+            let half = NORMAL * residual? * points.sqrt() * (*scale)?;
+            Some(half.abs()).filter(|half| half.is_finite())
+        });
+        of.add_common_error(ErrorOf::PowerModel, half);
+    }
+}
 
 /// The sentences, for the first mention of energy in a report; none without joules.
 pub(super) fn lines<'a>(

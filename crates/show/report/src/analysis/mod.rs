@@ -46,8 +46,8 @@ pub use model::{
 pub(crate) use noise::NOISE_FLOOR;
 use summaries::by_label;
 pub use summaries::{
-    ActorSummary, Counts, Distribution, LevelSummary, MetricSummary, ObjectiveSummary,
-    TreatmentSummary, distinct,
+    ActorSummary, CommonError, Counts, Distribution, ErrorOf, LevelSummary, MetricSummary,
+    ObjectiveSummary, TreatmentSummary, distinct,
 };
 pub(crate) use summaries::{
     at_level, common_level, distinct_metrics, find_metric, headline_metrics,
@@ -290,6 +290,7 @@ impl Method {
         }
         noise::put_above_floor(comparison, pairs);
         fleet.judge(comparison, pairs);
+        comparison.widen_by_model();
     }
 }
 
@@ -593,12 +594,14 @@ fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -
     );
     let objective = scenario::objective(&counted);
     knees::widen(&mut metrics, objective.as_ref());
+    energy::widen(&mut metrics, &counted);
     let (mut levels, mut actors) = (
         scenario::levels(treatment, &counted),
         scenario::actors(treatment, &counted),
     );
     quantiles::attach(&mut metrics, &rows, TARGET, None);
     for level in &mut levels {
+        energy::widen(&mut level.metrics, &counted);
         quantiles::attach(&mut level.metrics, &rows, TARGET, Some(&level.name));
     }
     for actor in &mut actors {
@@ -706,6 +709,7 @@ fn metric_summary(
             .map(|(index, metric)| (*index, metric.quantity.value))
             .collect(),
         within: None,
+        common_error: None,
         lacks_work: false,
     })
 }

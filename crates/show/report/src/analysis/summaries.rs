@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
-use vtax_core::{Quantity, Source, Unit};
+use vtax_core::{Base, Quantity, Source, Unit};
 use vtax_results::numbers::percent;
 use vtax_results::stats::{Description, Interval, Knee, SteadyState, Unsupported, supports};
 use vtax_results::{Better, Role, Treatment, TrialOutcome};
@@ -113,12 +113,35 @@ pub struct MetricSummary {
     /// Of a quantile with histograms: its precision within a trial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<Within>,
+    /// An error that all trials share, so that it is not in their scatter; it is in `interval`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub common_error: Option<CommonError>,
     /// Whether it is a cost of work that is not known, in trials that ran for a fixed time.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub lacks_work: bool,
 }
 
 impl MetricSummary {
+    /// Adds an error that all trials share, to the interval too.
+    pub(super) fn add_common_error(&mut self, of: ErrorOf, half: Option<f64>) {
+        self.common_error = Some(CommonError { of, half });
+        if let Some(half) = half {
+            let centre = self.description.mean;
+            self.interval = self.interval.map(|own| own.widened(centre, half));
+        }
+    }
+
+    /// The common error as a share of the mean; `None` where it is not known.
+    pub(super) fn relative_error(&self) -> Option<f64> {
+        let share = self.common_error?.half? / self.description.mean.abs();
+        share.is_finite().then_some(share)
+    }
+
+    /// Whether it is joules or watts that a power model computed.
+    pub(crate) fn is_by_model(&self) -> bool {
+        self.modelled && matches!(self.unit.base, Base::Joule | Base::Watt)
+    }
+
     /// The reason why the trials do not support this quantile: the trial with the fewest values has too few.
     pub fn unsupported(&self) -> Option<Unsupported> {
         let within = self.within?;
@@ -140,6 +163,23 @@ impl MetricSummary {
     pub fn flags(&self) -> String {
         self.source.words(self.modelled)
     }
+}
+
+/// An error that all trials of a treatment share.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct CommonError {
+    /// Where it is from.
+    pub of: ErrorOf,
+    /// Half of the 95 % interval that it alone would give the mean, in the metric's unit; `None` where it is not known.
+    pub half: Option<f64>,
+}
+
+/// The origin of a common error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorOf {
+    /// The power model that computed the joules.
+    PowerModel,
 }
 
 /// One load level over the trials that reached it.

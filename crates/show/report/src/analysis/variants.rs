@@ -168,6 +168,9 @@ fn change(
             unsupported: (all.iter().filter_map(|of| of.unsupported()))
                 .min_by_key(|one| one.values),
             lacks_work: all.iter().any(|of| of.lacks_work),
+            by_model: all.iter().any(|of| of.is_by_model()),
+            model_error: (all.iter().map(|of| of.relative_error()))
+                .try_fold(0.0_f64, |sum, one| Some(sum.hypot(one?))),
             ..Judgement::default()
         },
         note: None,

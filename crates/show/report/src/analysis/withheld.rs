@@ -7,7 +7,7 @@ use super::{Comparison, MetricSummary, TreatmentSummary};
 use vtax_core::metric::{self, Metric};
 use vtax_results::stats::{Verdict, fisher_p, sign_test_p};
 
-/// Energy and power of the whole host. The work of other programs is in them.
+/// Energy and power of the whole host, in which the work of other programs is.
 const OF_THE_HOST: [&Metric; 5] = [
     metric::POWER_MEAN,
     metric::ENERGY_TOTAL,
@@ -119,12 +119,12 @@ fn agreeing(pairs: impl Iterator<Item = (f64, f64)>, is_upwards: bool) -> usize 
     agree.count()
 }
 
-/// Whether a comparison has a verdict on a difference by its scatter.
+/// Whether a comparison has a ratio with an interval by its scatter, from a meter or a model.
 fn is_claim(comparison: &Comparison) -> bool {
     let verdict = comparison.judgement.verdict;
     let is_on_difference = matches!(
         verdict,
-        Verdict::Different | Verdict::NoDifferenceShown | Verdict::Same
+        Verdict::Different | Verdict::NoDifferenceShown | Verdict::Same | Verdict::Modelled
     );
     is_on_difference && !comparison.certainty.is_exact()
 }

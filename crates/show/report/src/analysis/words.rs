@@ -158,9 +158,11 @@ pub(crate) fn tax_changes(analysis: &Analysis) -> Vec<Sentence> {
                 capital(&what),
                 percent(analysis.minimum_effect.max(REPEATS_WITHIN))
             ),
-            Verdict::Withheld | Verdict::Suspect | Verdict::Unsupported | Verdict::NoWork => {
-                return None;
-            }
+            Verdict::Withheld
+            | Verdict::Suspect
+            | Verdict::Unsupported
+            | Verdict::NoWork
+            | Verdict::Modelled => return None,
             _ => format!(
                 "No change is shown of {what} from variant {old} to {new} ({shown}, n = {n})."
             ),
@@ -296,6 +298,9 @@ fn sentence(
     if let Some(effect) = comparison.effect_in_words(analysis.minimum_effect) {
         evidence.push_str(&format!("; {effect}"));
     }
+    if let Some(error) = comparison.model_in_words() {
+        evidence.push_str(&format!("; {error}"));
+    }
     let against = format!("{} against {object}", capital(&subject));
     let nothing = |why: &str| {
         format!(
@@ -332,6 +337,9 @@ fn sentence(
             let why = comparison.judgement.unsupported.map(|why| why.to_string());
             nothing(&why.unwrap_or_default())
         }
+        Verdict::Modelled => format!(
+            "{against}, {quantity} {scope}{condition}: {shown} by the model, not by a meter ({evidence})."
+        ),
         Verdict::Withheld => nothing(comparison.withheld.as_deref().unwrap_or_default()),
         Verdict::NoWork => nothing("each run took the same time and its work is not known"),
         Verdict::TooFewTrials => format!(

@@ -46,6 +46,23 @@ impl Interval {
         }
     }
 
+    /// The interval of a centre widened by an error of its own, independent of the scatter: half widths add in squares.
+    /// `half` is that of the error, on the same scale.
+    #[must_use]
+    pub fn widened(self, centre: f64, half: f64) -> Self {
+        Self {
+            low: centre - (centre - self.low).hypot(half),
+            high: centre + (self.high - centre).hypot(half),
+        }
+    }
+
+    /// The interval of a ratio widened by an error of its own: half widths of logarithms add in squares. `None` where an end is
+    /// not positive.
+    pub fn widened_by_factor(self, centre: f64, half: f64) -> Option<Self> {
+        let logs = Self::finite(self.low.ln(), self.high.ln())?;
+        Some(logs.widened(centre.ln(), half).exp())
+    }
+
     pub(super) fn finite(low: f64, high: f64) -> Option<Self> {
         (low.is_finite() && high.is_finite()).then_some(Self { low, high })
     }

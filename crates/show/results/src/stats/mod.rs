@@ -46,8 +46,8 @@ pub use sequence::anytime_half_width;
 pub use shift::{SHIFT_QUANTILES, confidence_of_each, shift_ratio};
 pub use steady::{SteadyState, classify, has_reading_each, rates};
 pub use tax::{
-    Effect, FEWEST_PAIRS, NoTax, REPEATS_WITHIN, Tax, Verdict, exact_ratio, exact_verdict,
-    paired_tax, ratio_of_taxes, tax_over, unpaired_tax, verdict,
+    CONFIDENCE, Effect, FEWEST_PAIRS, NoTax, REPEATS_WITHIN, Tax, Verdict, exact_ratio,
+    exact_verdict, paired_tax, ratio_of_taxes, tax_over, unpaired_tax, verdict,
 };
 pub use trend::{Trend, correlation, trend};
 pub use variance::{Nested, best_repetitions, components};

@@ -15,6 +15,9 @@ use std::fmt;
 /// Significance level of every test and complement of every interval's confidence level.
 pub(super) const ALPHA: f64 = 0.05;
 
+/// Level of the interval of one comparison alone.
+pub const CONFIDENCE: f64 = 1.0 - ALPHA;
+
 /// A ratio of treatment to baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Tax {
@@ -154,6 +157,8 @@ pub enum Verdict {
     NoWork,
     /// The trials are suspect, so nothing is claimed about them.
     Suspect,
+    /// A model computed the joules, so nothing is claimed as of a meter.
+    Modelled,
     /// Trials are missing by treatment, or the number is not the target's, so nothing is claimed.
     Withheld,
     /// There is no ratio.
@@ -172,6 +177,7 @@ impl Verdict {
             Self::Unsupported => "too few requests",
             Self::NoWork => "work unknown",
             Self::Suspect => "suspect trials",
+            Self::Modelled => "by the model",
             Self::Withheld => "nothing claimed",
             Self::NoRatio => "no ratio",
         }
