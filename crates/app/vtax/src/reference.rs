@@ -206,7 +206,7 @@ fn records() -> String {
          | file | content |\n|---|---|\n\
          | `plan.toml` | the plan |\n\
          | `run.json` | `RunInfo`: the treatments, the seed and the whole schedule |\n\
-         | `host.json` | processor, memory, kernel, mitigations, versions of programs; no host name, machine id or address |\n\
+         | `host.json` | processor, memory, kernel, mitigations, versions of programs, digests that boots of one machine share; no host name, machine id or address |\n\
          | `SHA256SUMS` | digests of these three; a run whose plan or record was edited does not go on |\n\
          | `trials/NNNN/trial.json` | `Trial`: metrics, times, reasons to suspect the trial, facts |\n\
          | `trials/NNNN/samples.parquet` | each sample: `t_ns, owner, metric, unit, kind, source, value` |\n\

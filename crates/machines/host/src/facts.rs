@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Facts about the host for readers of results: `host.json`. No fact identifies the machine or its owner: no host
-//! name, no machine id, no address.
+//! Facts about the host for readers of results: `host.json`. No fact names the machine or its owner: no host name, no machine
+//! id, no address. Digests tell whether two results are of one machine.
 
 use crate::Roots;
 use crate::roots::{names, numbered, text};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
@@ -61,6 +62,53 @@ pub struct HostFacts {
     pub programs: BTreeMap<String, String>,
     /// The kernel's id of this boot: two results with the same one ran without a reboot between.
     pub boot_id: Option<String>,
+    /// What boots of one machine have in common.
+    #[serde(default)]
+    pub machine: MachineIdentity,
+}
+
+/// Digests that boots of one machine have in common, and other machines have not. What they are of is never stored.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineIdentity {
+    /// Of `/etc/machine-id`, which an installation has.
+    pub installation: Option<String>,
+    /// Of the board's UUID (DMI), which root can read.
+    pub product: Option<String>,
+}
+
+impl MachineIdentity {
+    /// Reads what this host knows.
+    fn detect(roots: &Roots) -> Self {
+        let digest = |kind: &str, id: String| {
+            let digest = Sha256::digest(format!("vtax machine identity\0{kind}\0{id}"));
+            format!("{digest:x}").chars().take(32).collect()
+        };
+        let installation = text(&roots.etc.join("machine-id"));
+        let product = roots.sys_text("class/dmi/id/product_uuid");
+        Self {
+            installation: installation
+                .and_then(|id| unique(&id))
+                .map(|id| digest("installation", id)),
+            product: product
+                .and_then(|id| unique(&id))
+                .map(|id| digest("product", id)),
+        }
+    }
+}
+
+/// UUIDs that makers of boards left in many of them.
+const LEFT: [&str; 2] = [
+    "03000200040005000006000700080009",
+    "12345678123412341234123456789abc",
+];
+
+/// The 32 digits of an id; `None` for one that many machines have: not set, one digit over and over, or a maker's.
+fn unique(id: &str) -> Option<String> {
+    let digits: String = id.trim().to_lowercase().replace('-', "");
+    let is_id = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let first = digits.chars().next()?;
+    let is_set = digits.chars().any(|digit| digit != first) && !LEFT.contains(&digits.as_str());
+    (is_id && is_set).then_some(digits)
 }
 
 /// The processor.
@@ -317,6 +365,7 @@ pub fn facts(roots: &Roots, kvm_boots: Option<bool>) -> HostFacts {
             })
             .collect(),
         boot_id: roots.proc_text("sys/kernel/random/boot_id"),
+        machine: MachineIdentity::detect(roots),
     }
 }
 
@@ -747,6 +796,32 @@ mod tests {
         let dom0 = FakeHost::intel_server();
         dom0.file("sys/hypervisor/type", "xen\n");
         assert_eq!(hypervisor(&dom0.roots).as_deref(), Some("xen"));
+    }
+
+    #[test]
+    fn boots_of_one_machine_have_its_digests_and_ids_that_many_have_are_none() {
+        let (one, other) = (
+            "2b1c5f0a9d3e4c7f8a6b1d2e3f405162",
+            "11111111-2222-3333-4444-555566667777",
+        );
+        let of = |id: &str, uuid: &str| {
+            let host = FakeHost::intel_server();
+            host.file("etc/machine-id", &format!("{id}\n"));
+            host.file("sys/class/dmi/id/product_uuid", &format!("{uuid}\n"));
+            facts(&host.roots, None).machine
+        };
+        let known = of(one, other);
+        assert_eq!(of(one, &other.to_uppercase()), known);
+        assert_ne!(known.installation, known.product);
+        assert!(!serde_json::to_string(&known).unwrap().contains(one));
+        for none in [
+            "",
+            "uninitialized",
+            &"0".repeat(32),
+            "03000200-0400-0500-0006-000700080009",
+        ] {
+            assert_eq!(of(none, none), MachineIdentity::default(), "{none}");
+        }
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! Statistics over the results of a fleet, read as a stream. Each directory is read without its samples: `run.json`,
 //! `host.json` and the trials' records. Five numbers are kept for each machine, treatment and metric.
 //!
-//! Each machine counts once, however many runs it has; a machine is one boot of it, as within a run. Nothing is
-//! averaged over machines of different kinds or over different plans.
+//! Each machine counts once, however many runs and boots it has. Nothing is averaged over machines of different kinds or over
+//! different plans.
 
 use crate::analysis::TrialQuantile;
 use crate::export::{Dataset, Row, quantiles_of, rows_of};
@@ -19,7 +19,7 @@ use vtax_results::stats::{
     judge_family, tax_over, verdict,
 };
 use vtax_results::text::{Table, clean, cut};
-use vtax_results::{Better, Machine, Metric, ResultsDir, ResultsError, RunInfo, Trial};
+use vtax_results::{Better, Identities, Machine, Metric, ResultsDir, ResultsError, RunInfo, Trial};
 
 /// Most causes of unreadable results that are kept.
 const MOST_CAUSES: usize = 20;
@@ -35,8 +35,12 @@ pub struct Survey {
     pub trials: usize,
     /// Number of those trials that count.
     pub counted: usize,
-    /// Number of machines, of all kinds.
+    /// Number of machines, of all kinds; a boot whose record does not tell its machine counts as one.
     pub machines: usize,
+    /// Number of boots of these machines.
+    pub boots: usize,
+    /// What is not known of the machines.
+    pub cautions: BTreeSet<String>,
     /// Kinds of machines.
     pub kinds: Vec<Kind>,
     /// Number of unreadable directories and trials.
@@ -50,8 +54,10 @@ pub struct Survey {
 pub struct Kind {
     /// Facts of the kind.
     pub kind: BTreeMap<&'static str, String>,
-    /// Number of machines.
+    /// Number of machines, as in the survey.
     pub machines: usize,
+    /// Them and their boots in words.
+    pub counted: String,
     /// Findings over these machines.
     pub findings: Vec<Finding>,
 }
@@ -354,8 +360,7 @@ struct Gathered {
 
 #[derive(Default)]
 struct Pool {
-    /// Number of each machine, by its name.
-    machines: BTreeMap<String, usize>,
+    machines: Identities,
     metrics: BTreeMap<Key, Over>,
 }
 
@@ -382,8 +387,7 @@ impl Gathered {
         }
         for (machine, values) in digest.parts {
             let pool = self.kinds.entry(machine.kind()).or_default();
-            let next = pool.machines.len();
-            let machine = *pool.machines.entry(machine.name()).or_insert(next);
+            let machine = pool.machines.number(&machine);
             for (key, about, own) in values {
                 let over = pool.metrics.entry(key).or_insert_with(|| Over {
                     about,
@@ -411,12 +415,16 @@ impl Gathered {
     fn finish(self) -> Survey {
         let mut survey = self.survey;
         for (kind, pool) in self.kinds {
-            survey.machines += pool.machines.len();
+            let machines = &pool.machines;
+            survey.machines += machines.machines();
+            survey.boots += machines.boots();
+            survey.cautions.extend(machines.caution());
             let mut findings: Vec<Finding> = pool.metrics.into_iter().filter_map(finding).collect();
             judge(&mut findings);
             survey.kinds.push(Kind {
                 kind,
-                machines: pool.machines.len(),
+                machines: pool.machines.machines(),
+                counted: pool.machines.in_words(),
                 findings,
             });
         }
@@ -497,11 +505,7 @@ pub fn table(survey: &Survey, width: usize) -> String {
         if facts.is_empty() {
             facts.push("of unknown kind".to_owned());
         }
-        let head = format!(
-            "{}, {}",
-            counted(kind.machines, "machine"),
-            facts.join(", ")
-        );
+        let head = format!("{}: {}", kind.counted, facts.join(", "));
         lines.extend([String::new(), cut(&clean(&head), width)]);
         // The second number is the factor by which machines are apart.
         let ratio = "ratio [95 % CI], factor between machines, verdict";
@@ -530,6 +534,7 @@ pub fn table(survey: &Survey, width: usize) -> String {
         };
         lines.push(format!("  {} {holds}", survey.twice));
     }
+    lines.extend(survey.cautions.iter().map(|one| format!("  {one}")));
     let causes = survey.causes.iter();
     lines.extend(causes.map(|cause| format!("  left out: {}", clean(cause))));
     if let Some(more @ 1..) = survey.unreadable.checked_sub(survey.causes.len()) {

@@ -99,6 +99,33 @@ fn machines_count_once_each_and_kinds_are_never_mixed() {
     assert!(text.contains("run.json is corrupted"), "{text}");
 }
 
+#[test]
+fn boots_of_one_machine_are_one_and_give_no_interval_over_machines() {
+    let folder = tempfile::tempdir().unwrap();
+    for (boot, machine) in [("1", "a"), ("2", "a"), ("3", "a"), ("4", "a")] {
+        let path = folder.path().join(boot);
+        run(&path, boot, "6.1.0", 1.0);
+        let host =
+            json!({ "boot_id": boot, "kernel": "6.1.0", "machine": { "installation": machine } });
+        fs::write(path.join("host.json"), host.to_string()).unwrap();
+    }
+    let found = read(folder.path(), None);
+    assert_eq!((found.results, found.machines, found.boots), (4, 1, 4));
+    let finding = vms_cpu(&found);
+    assert!(finding.ratio.is_none() && finding.values.n == 1);
+    let text = table(&found, 100);
+    assert!(text.contains("4 boots of 1 machine: "), "{text}");
+    assert!(!text.contains("do not tell their machine"), "{text}");
+    // Of a record without an identity it is not known.
+    run(&folder.path().join("old"), "5", "6.1.0", 1.2);
+    run(&folder.path().join("older"), "6", "6.1.0", 1.2);
+    let text = table(&read(folder.path(), None), 100);
+    assert!(
+        text.contains("the records of 2 boots do not tell their machine"),
+        "{text}"
+    );
+}
+
 /// The finding about a VM's CPU in the only kind of machines.
 fn vms_cpu(found: &Survey) -> &vtax_report::survey::Finding {
     let mut findings = found.kinds[0].findings.iter();

@@ -52,7 +52,7 @@ pub use directory::{InFlight, ResultsDir, TrialWriter};
 pub use error::ResultsError;
 pub use histograms::HistogramRecord;
 pub use hosts::{HostDifference, host_differences};
-pub use machines::{Machine, Machines, Together, merge, together};
+pub use machines::{Identities, Machine, Machines, Together, merge, together};
 pub use plan::RunPlan;
 pub use record::is_record;
 pub use samples::{SampleReader, SampleSeriesId, SampleWriter, Samples};

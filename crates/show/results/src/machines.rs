@@ -2,7 +2,8 @@
 //! The machines that ran the blocks of a run, and the merge of several results directories.
 //!
 //! A block belongs to one machine: its trials are pairs, and a pair that spans two machines measures their difference.
-//! A machine is one boot of it, since a reboot changes a measurement as much as another machine of the same kind does.
+//! Within a block a machine is one boot of it, since a reboot changes a measurement. Where machines are counted, boots of one
+//! machine are one ([`Identities`]).
 //! Machines of different kinds are never merged: a mean over two processors describes neither.
 
 use super::directory::{TRIALS, trial_name};
@@ -16,6 +17,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::Path;
+use vtax_core::counted;
 use vtax_files::Dir;
 
 const FILE: &str = "machines.json";
@@ -63,6 +65,86 @@ impl Machine {
             (mine != theirs).then(|| format!("{}: {one}, {other}", fact.name))
         });
         differing.collect()
+    }
+}
+
+/// Numbers machines by what `host.json` knows of them: boots of one machine have one number.
+///
+/// Two boots are of one machine where the digests of the board's UUID agree or, where one of them lacks it, those of the
+/// installation. A boot without either is of a machine of its own.
+#[derive(Debug, Default)]
+pub struct Identities {
+    products: HashMap<String, usize>,
+    /// Machines by installation, and whether their board is known.
+    installations: HashMap<String, Vec<(usize, bool)>>,
+    /// Boots by their names.
+    boots: HashMap<String, usize>,
+    machines: usize,
+    unknown: usize,
+}
+
+impl Identities {
+    /// The number of the machine, from 0 in the order of their first boots.
+    pub fn number(&mut self, machine: &Machine) -> usize {
+        let name = machine.name();
+        if let Some(known) = self.boots.get(&name) {
+            return *known;
+        }
+        let digest = |path: &str| machine.host.pointer(path)?.as_str().map(str::to_owned);
+        let product = digest("/machine/product");
+        let installation = digest("/machine/installation");
+        let by_product = product.as_ref().and_then(|one| self.products.get(one));
+        let by_installation = || {
+            let known = self.installations.get(installation.as_ref()?)?;
+            let mut known = known.iter();
+            let found = known.find(|(_, has_product)| product.is_none() || !has_product);
+            found.map(|(number, _)| number)
+        };
+        let number = by_product.or_else(by_installation).copied();
+        let number = number.unwrap_or_else(|| {
+            self.machines += 1;
+            self.machines - 1
+        });
+        self.unknown += usize::from(product.is_none() && installation.is_none());
+        if let Some(installation) = installation {
+            let known = self.installations.entry(installation).or_default();
+            known.push((number, product.is_some()));
+        }
+        if let Some(product) = product {
+            self.products.insert(product, number);
+        }
+        self.boots.insert(name, number);
+        number
+    }
+
+    /// Number of machines; a boot of which nothing is known counts as one.
+    pub fn machines(&self) -> usize {
+        self.machines
+    }
+
+    /// Number of boots.
+    pub fn boots(&self) -> usize {
+        self.boots.len()
+    }
+
+    /// `4 machines`, or `30 boots of 1 machine`.
+    pub fn in_words(&self) -> String {
+        let machines = counted(self.machines, "machine");
+        match self.boots() > self.machines {
+            true => format!("{} of {machines}", counted(self.boots(), "boot")),
+            false => machines,
+        }
+    }
+
+    /// What is not known of the machines; `None` where each is known, and of one boot.
+    pub fn caution(&self) -> Option<String> {
+        let is_open = self.unknown > 0 && self.boots() > 1;
+        is_open.then(|| {
+            format!(
+                "the records of {} do not tell their machine: each counts as a machine, and some may be of one",
+                counted(self.unknown, "boot")
+            )
+        })
     }
 }
 
@@ -359,4 +441,48 @@ fn take(source: &ResultsDir, trials: &Dir, name: &OsStr) -> Result<(), ResultsEr
         from.link_or_copy(&entry.name, &here)?;
     }
     Ok(trials.rename_new(here.path().file_name().unwrap_or_default(), name)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn boots_of_one_machine_have_one_number_with_and_without_root() {
+        let machine = |boot: &str, installation: Option<&str>, product: Option<&str>| Machine {
+            host: json!({"boot_id": boot, "machine": {"installation": installation, "product": product}}),
+        };
+        let mut all = Identities::default();
+        let mut number =
+            |boot, installation, product| all.number(&machine(boot, installation, product));
+        assert_eq!(number("1", Some("i"), None), 0);
+        assert_eq!(number("2", Some("i"), Some("p")), 0, "by the installation");
+        assert_eq!(number("3", Some("new"), Some("p")), 0, "installed anew");
+        assert_eq!(
+            number("4", Some("i"), Some("other")),
+            0,
+            "the first boot may be of either"
+        );
+        assert_eq!(number("5", Some("image"), Some("q")), 1);
+        assert_eq!(
+            number("6", Some("image"), Some("r")),
+            2,
+            "a cloned installation"
+        );
+        assert_eq!(number("1", Some("i"), None), 0, "the same boot");
+        assert_eq!((all.machines(), all.boots(), all.caution()), (3, 6, None));
+        assert_eq!(all.in_words(), "6 boots of 3 machines");
+        for boot in ["7", "8"] {
+            all.number(&Machine {
+                host: json!({"boot_id": boot}),
+            });
+        }
+        assert_eq!(all.machines(), 5);
+        assert!(
+            all.caution()
+                .unwrap()
+                .starts_with("the records of 2 boots do not tell")
+        );
+    }
 }

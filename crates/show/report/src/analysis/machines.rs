@@ -9,13 +9,15 @@ use std::collections::BTreeMap;
 use vtax_core::counted;
 use vtax_results::numbers::ratio;
 use vtax_results::stats::{Groups, tax_over};
-use vtax_results::{Machine, Together};
+use vtax_results::{Identities, Machine, Together};
 
 /// The machines of a run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Fleet {
     /// Number of machines.
     pub machines: usize,
+    /// Them and their boots in words.
+    pub counted: String,
     /// Facts that all of them share.
     pub kind: BTreeMap<&'static str, String>,
     /// All facts of the first of them, as in `host.json`.
@@ -33,23 +35,37 @@ pub struct Fleet {
 impl Fleet {
     pub(super) fn from_together(together: &Together<'_>, place: &str) -> Self {
         let machines = &together.machines;
-        let mut blocks = vec![0; machines.machines.len()];
-        for at in machines.blocks.values() {
+        // Boots of one machine are one.
+        let mut identities = Identities::default();
+        let numbers = machines.machines.iter().map(|of| identities.number(of));
+        let numbers: Vec<usize> = numbers.collect();
+        let of = machines.blocks.iter();
+        let of = of.filter_map(|(block, at)| Some((*block, *numbers.get(*at)?)));
+        let of: BTreeMap<u32, usize> = of.collect();
+        let mut blocks = vec![0; identities.machines()];
+        for at in of.values() {
             if let Some(blocks) = blocks.get_mut(*at) {
                 *blocks += 1;
             }
         }
         Self {
-            machines: machines.machines.len(),
+            machines: identities.machines(),
+            counted: identities.in_words(),
             kind: (machines.machines.first()).map_or_else(BTreeMap::new, Machine::kind),
             host: (machines.machines.first()).map_or_else(Default::default, |one| one.host.clone()),
             blocks,
-            notes: together.notes.clone(),
+            notes: (together.notes.iter().cloned())
+                .chain(
+                    identities
+                        .caution()
+                        .map(|one| format!("{}.", super::words::capital(&one))),
+                )
+                .collect(),
             // An emulated host is the same on every machine.
             of: if place.starts_with("testbed:") {
                 BTreeMap::new()
             } else {
-                machines.blocks.clone()
+                of
             },
         }
     }
@@ -109,7 +125,7 @@ impl Fleet {
             .collect();
         let mut sentences = vec![format!(
             "{} of one kind ({}) ran {} to {} blocks each; no pair spans two of them.",
-            counted(self.machines, "machine"),
+            self.counted,
             kind.join(", "),
             self.blocks.iter().min().unwrap_or(&0),
             self.blocks.iter().max().unwrap_or(&0)
