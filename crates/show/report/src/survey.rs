@@ -467,9 +467,10 @@ fn finding(([plan, plan_sha256, treatment, metric], over): (Key, Over)) -> Optio
             adjusted_interval: tax.interval?,
             confidence: 0.95,
             factor: pairs.between().map(|between| between.sd.exp()),
-            verdict: match over.about.is_by_model() {
-                true => Verdict::Modelled,
-                false => Verdict::NoDifferenceShown,
+            verdict: if over.about.is_by_model() {
+                Verdict::Modelled
+            } else {
+                Verdict::NoDifferenceShown
             },
             minimum_effect: over.minimum_effect,
             tax,

@@ -130,9 +130,10 @@ impl Identities {
     /// `4 machines`, or `30 boots of 1 machine`.
     pub fn in_words(&self) -> String {
         let machines = counted(self.machines, "machine");
-        match self.boots() > self.machines {
-            true => format!("{} of {machines}", counted(self.boots(), "boot")),
-            false => machines,
+        if self.boots() > self.machines {
+            format!("{} of {machines}", counted(self.boots(), "boot"))
+        } else {
+            machines
         }
     }
 

@@ -331,8 +331,10 @@ impl Comparison {
     pub(crate) fn pairs_to_show(&self, effect: f64) -> Option<usize> {
         let tax = self.tax?;
         let floor = self.judgement.noise_floor.map_or(0.0, f64::ln_1p);
+        // An interval for every look is without the canary.
+        let gain = (self.judgement.control).map_or(1.0, |control| control.width.min(1.0));
         let pilot = Pilot {
-            sd: tax.sd?.max(stats::scatter_of_floor(floor, tax.n)),
+            sd: (tax.sd? / gain).max(stats::scatter_of_floor(floor, tax.n)),
             n: tax.n,
             confidence: self.judgement.confidence?,
             sequential: tax.paired && !self.judgement.over_machines,

@@ -130,15 +130,19 @@ pub fn judge<'a>(comparisons: impl IntoIterator<Item = &'a mut Comparison>, mini
         let taxes: Vec<Tax> = family.iter().filter_map(|one| one.tax).collect();
         let judged = stats::judge_family(&taxes, minimum_effect);
         for ((comparison, tax), judged) in family.into_iter().zip(&taxes).zip(judged) {
-            let is_claim = judged.verdict != Verdict::TooFewTrials;
-            let printed = judged.interval.filter(|_| is_claim);
+            let effect = if judged.verdict == Verdict::TooFewTrials {
+                None
+            } else {
+                let printed = judged.interval;
+                printed.and_then(|ends| Effect::from_interval(ends, minimum_effect))
+            };
             comparison.judgement = Judgement {
                 adjusted_p: Some(judged.adjusted_p),
                 family: taxes.len(),
                 adjusted_interval: judged.interval,
                 confidence: Some(judged.confidence),
                 verdict: judged.verdict,
-                effect: printed.and_then(|ends| Effect::from_interval(ends, minimum_effect)),
+                effect,
                 ..comparison.judgement
             };
             if judged.verdict == Verdict::NoDifferenceShown {

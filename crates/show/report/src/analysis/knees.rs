@@ -106,13 +106,14 @@ pub(super) fn judge(comparison: &mut Comparison, minimum_effect: f64) {
     }
     let ends = knee.closed();
     let effect = ends.and_then(|ends| Effect::from_interval(ends, minimum_effect));
-    let shown = match knee.contains_one() {
-        true => Verdict::NoDifferenceShown,
-        false if comparison.certainty.is_exact() => {
-            stats::exact_verdict(knee.ratio, minimum_effect)
-        }
-        false if effect == Some(Effect::Excluded) => Verdict::Same,
-        false => Verdict::Different,
+    let shown = if knee.contains_one() {
+        Verdict::NoDifferenceShown
+    } else if comparison.certainty.is_exact() {
+        stats::exact_verdict(knee.ratio, minimum_effect)
+    } else if effect == Some(Effect::Excluded) {
+        Verdict::Same
+    } else {
+        Verdict::Different
     };
     let is_significant = comparison.judgement.adjusted_p.is_none_or(|p| p < 0.05);
     // The end that is closed counts pairs, and nothing is known of the other: machines may disagree.

@@ -55,11 +55,7 @@ impl Fleet {
             host: (machines.machines.first()).map_or_else(Default::default, |one| one.host.clone()),
             blocks,
             notes: (together.notes.iter().cloned())
-                .chain(
-                    identities
-                        .caution()
-                        .map(|one| format!("{}.", super::words::capital(&one))),
-                )
+                .chain(identities.caution().map(|one| format!("Machines: {one}.")))
                 .collect(),
             // An emulated host is the same on every machine.
             of: if place.starts_with("testbed:") {

@@ -235,10 +235,12 @@ impl<'a> Paired<'a> {
             baseline_seconds: mean(&others)?.exp(),
             ratio,
             interval,
-            verdict: match is_different {
-                true => Verdict::Different,
-                false if apart <= same_within(minimum_effect) => Verdict::Same,
-                false => Verdict::NoDifferenceShown,
+            verdict: if is_different {
+                Verdict::Different
+            } else if apart <= same_within(minimum_effect) {
+                Verdict::Same
+            } else {
+                Verdict::NoDifferenceShown
             },
         })
     }

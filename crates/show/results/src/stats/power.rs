@@ -38,9 +38,10 @@ pub fn pairs_to_show(effect: f64, pilot: Pilot) -> Option<usize> {
     let level = pilot.confidence;
     fewest(|n| {
         let root = (n as f64).sqrt();
-        let half = match pilot.sequential {
-            true => anytime_half_width(n, 1.0, level).map(|half| half * root),
-            false => Some(student_quantile(level, degrees(n))),
+        let half = if pilot.sequential {
+            anytime_half_width(n, 1.0, level).map(|half| half * root)
+        } else {
+            Some(student_quantile(level, degrees(n)))
         };
         half.is_some_and(|half| noncentral_t(half, pilot.n) * scatter <= root)
     })

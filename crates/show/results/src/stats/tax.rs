@@ -201,10 +201,12 @@ impl Effect {
     pub fn from_interval(interval: Interval, minimum_effect: f64) -> Option<Self> {
         let is_beyond = (interval.low > 1.0 && reaches(interval.low, minimum_effect))
             || (interval.high < 1.0 && reaches(interval.high, minimum_effect));
-        (minimum_effect > 0.0).then_some(match is_within(interval, minimum_effect) {
-            true => Self::Excluded,
-            false if is_beyond => Self::Shown,
-            false => Self::Open,
+        (minimum_effect > 0.0).then_some(if is_within(interval, minimum_effect) {
+            Self::Excluded
+        } else if is_beyond {
+            Self::Shown
+        } else {
+            Self::Open
         })
     }
 }
