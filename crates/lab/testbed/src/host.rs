@@ -466,6 +466,7 @@ pub(crate) mod tests {
             kernel: directory.join("vmlinuz"),
             initrd: directory.join("initrd"),
             recipe: recipe.to_owned(),
+            directory: None,
         };
         if directory.is_dir() {
             for name in ["vmlinuz", "initrd", "root.ext4", "xen"] {

@@ -15,12 +15,14 @@ pub mod bpf;
 pub mod clock;
 pub mod counters;
 mod error;
+mod namespace;
 mod observer;
 mod reading;
 pub mod roots;
 mod subject;
 
 pub use error::ObserveError;
+pub use namespace::NamespaceAccount;
 pub use observer::{Observer, ObserverConfig, ObserverReport};
 pub use reading::{Instrument, Readings, SeriesId, Sink, Snapshot};
 pub use roots::Roots;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Subjects of the counters: a subject is the target or the client of a trial.
 
+use crate::namespace::NamespaceAccount;
 use std::path::PathBuf;
+use std::sync::Arc;
 use vtax_core::owner::Owner;
 
 /// A network device as the host sees it.
@@ -20,6 +22,8 @@ pub struct Subject {
     pub owner: Owner,
     /// Its control group directories: on v1 and hybrid one for each controller, on v2 one.
     pub cgroups: Vec<PathBuf>,
+    /// The account of its PID namespace, where it has no control groups.
+    pub namespace: Option<Arc<NamespaceAccount>>,
     /// The VMM's process, when the subject is a VM whose threads are accounted by role.
     pub vmm: Option<u32>,
     /// Thread ids of the vCPUs as the VMM itself reports them (QMP `query-cpus-fast`).
@@ -41,6 +45,9 @@ pub struct Subject {
 impl Subject {
     /// Whether any part of the subject is on this host and can be observed.
     pub fn is_here(&self) -> bool {
-        !self.cgroups.is_empty() || self.vmm.is_some() || self.domain.is_some()
+        !self.cgroups.is_empty()
+            || self.namespace.is_some()
+            || self.vmm.is_some()
+            || self.domain.is_some()
     }
 }

@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         kernel: Path::new("/").to_owned(),
         initrd: Path::new("/").to_owned(),
         recipe: String::new(),
+        directory: None,
     };
     println!("mean of {ROUNDS}, in ms");
     println!(

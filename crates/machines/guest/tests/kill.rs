@@ -33,6 +33,7 @@ fn hold_cells() {
         kernel: PathBuf::new(),
         initrd: PathBuf::new(),
         recipe: String::new(),
+        directory: None,
     };
     let mut disks = disks(&folder).unwrap().into_iter();
     let here: Vec<&dyn Platform> = [&Native as &dyn Platform, &Container, &Bubblewrap]

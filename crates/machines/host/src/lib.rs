@@ -24,6 +24,7 @@ pub mod knobs;
 pub mod lock;
 pub mod loop_device;
 pub mod meters;
+pub mod rootless;
 pub mod scratch;
 pub mod settings;
 pub mod signals;

@@ -11,6 +11,7 @@
 #[macro_use]
 extern crate vtax_testkit;
 
+mod namespace;
 mod uplink;
 
 fn main() {

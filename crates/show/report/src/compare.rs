@@ -191,10 +191,16 @@ fn bound(knee: &mut Comparison, before: &Labelled<'_>, after: &Labelled<'_>) {
 
 type Labelled<'a> = HashMap<&'a str, &'a TreatmentSummary>;
 
+/// The fact of trials that were measured without root.
+const SCOPE: &str = "scope";
+/// The scope of trials without that fact.
+const WHOLE: &str = "with root: all of the host's work for a guest";
+
 /// Facts of a treatment that decide its speed: name in the environment, name in messages, and whether costs are not
 /// comparable across it.
-const ENVIRONMENT: [(&str, &str, bool); 3] = [
+const ENVIRONMENT: [(&str, &str, bool); 4] = [
     ("accel", "accelerator", true),
+    (SCOPE, "scope of the costs", true),
     ("kernel", "kernel of the target", false),
     ("image.digest", "image", false),
 ];
@@ -205,7 +211,9 @@ fn hosts(first: &Analysis, before: &Labelled<'_>, other: &Analysis) -> Vec<HostD
     for (name, fact, decides) in ENVIRONMENT {
         let differing = other.treatments.iter().find_map(|after| {
             let before = before.get(after.treatment.label.as_str())?;
-            let [first, other] = [before, &after].map(|of| of.environment.get(name).cloned());
+            let whole = (name == SCOPE).then(|| WHOLE.to_owned());
+            let [first, other] = [before, &after]
+                .map(|of| of.environment.get(name).cloned().or_else(|| whole.clone()));
             (first != other && first.is_some() && other.is_some()).then(|| HostDifference {
                 fact: format!("{fact} of {}", after.treatment.platform),
                 first,

@@ -100,7 +100,7 @@ fn busybox_bundle<'a>(
         arguments,
         environment: &["PATH=/bin"],
         network: None,
-        control_group,
+        control_group: Some(control_group),
         mounts: Vec::new(),
     }
 }

@@ -48,7 +48,7 @@ impl Plan {
             text: text.to_owned(),
             path: match text.parse() {
                 Ok(Source::Oci(path) | Source::Directory(path)) => Some(path),
-                Ok(Source::Podman(_)) | Err(_) => None,
+                Ok(Source::Podman(_) | Source::Host(_)) | Err(_) => None,
             },
         });
         let files = settings.iter().flat_map(|one| files_of(one));

@@ -42,12 +42,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, error, info, warn};
 use vtax_core::{Source, counted};
-use vtax_host::HostError;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
 use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
 use vtax_host::untrusted::first_line;
+use vtax_host::{HostError, rootless};
 use vtax_observe::Instrument;
 use vtax_results::limit::Until;
 use vtax_results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter};
@@ -548,15 +548,18 @@ pub fn default_state_dir() -> PathBuf {
     if let Some(directory) = std::env::var_os("VTAX_STATE_DIR") {
         return PathBuf::from(directory);
     }
-    if rustix::process::geteuid().is_root() {
+    if rootless::is_root() {
         return PathBuf::from("/var/lib/vtax");
+    }
+    if let Some(directory) = std::env::var_os("XDG_STATE_HOME").filter(|text| !text.is_empty()) {
+        return Path::new(&directory).join("vtax");
     }
     std::env::var_os("HOME").map_or_else(
         // `vtax_files::Dir::private` refuses a directory of another user.
         || {
             PathBuf::from(format!(
                 "/tmp/vtax-state-{}",
-                rustix::process::geteuid().as_raw()
+                rootless::user().unwrap_or_else(|| rustix::process::geteuid().as_raw())
             ))
         },
         |home| Path::new(&home).join(".local/state/vtax"),

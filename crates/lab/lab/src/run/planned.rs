@@ -6,7 +6,7 @@ use crate::plan::{Catalogue, Plan, PlannedTreatment, RemoteClient, Variation};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
-use vtax_guest::image::Recipe;
+use vtax_guest::image::{Recipe, oci};
 use vtax_results::Treatment;
 
 /// The trials of a plan, as a place needs to know them that runs each by a vtax of its own.
@@ -65,6 +65,8 @@ impl Planned<'_> {
             .guests()
             .filter(|guest| !catalogue.is_external(guest.platform_kind, guest.settings));
         booted
+            // The root of this host is not made.
+            .filter(|guest| oci::host_directory(guest.settings).is_none())
             .filter_map(|guest| {
                 let workload = self.catalogue.workload(guest.workload_kind)?;
                 Some(Recipe::of_guest(

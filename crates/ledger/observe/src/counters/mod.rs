@@ -20,6 +20,7 @@ mod idle_states;
 mod interrupts;
 mod kvm_exits;
 mod net;
+mod pid_namespace;
 pub mod series;
 mod softirqs;
 mod table;
@@ -44,6 +45,7 @@ pub use idle_states::IdleStates;
 pub use interrupts::interrupts;
 pub use kvm_exits::{KvmBackend, KvmExits};
 pub use net::NetDevices;
+pub use pid_namespace::{CUT, PidNamespace};
 pub use softirqs::softirqs;
 pub use table::CpuTable;
 pub use threads::{ProcessClock, process_clock};
@@ -107,6 +109,12 @@ pub fn for_subject(subject: &Subject, proc: &Path, sys: &Path) -> Vec<Box<dyn In
         add(
             "cgroup",
             ControlGroup::open(owner, &subject.cgroups).map(boxed),
+        );
+    }
+    if let Some(account) = &subject.namespace {
+        add(
+            "processes",
+            PidNamespace::open(owner, account, proc).map(boxed),
         );
     }
     if !subject.net_devices.is_empty() {

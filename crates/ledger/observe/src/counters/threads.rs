@@ -154,7 +154,8 @@ impl VmmThreads {
             switches: ROLES
                 .map(|role| Column::counter(owner, counter::CONTEXT_SWITCHES_OF.fill(role.name()))),
             vcpu_wait: column(counter::CPU_VCPU_WAIT),
-            total: (subject.cgroups.is_empty()).then(|| column(counter::CPU_TOTAL)),
+            total: (subject.cgroups.is_empty() && subject.namespace.is_none())
+                .then(|| column(counter::CPU_TOTAL)),
         };
         let mut threads = Self {
             name: format!("threads {owner}"),

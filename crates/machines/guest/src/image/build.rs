@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use vtax_host::roots::PATH;
-use vtax_host::{HostError, Roots};
+use vtax_host::{HostError, Roots, rootless};
 
 /// The required space in MiB: a tree of 420 MB, its image, mmdebstrap's downloads, and room for a longer recipe.
 pub(super) const NEEDED_MIB: u64 = 2048;
@@ -154,10 +154,12 @@ pub(super) fn require_root_and_programs() -> Result<(), HostError> {
             });
         }
     }
-    if !rustix::process::geteuid().is_root() {
+    if !rootless::is_root() {
         return Err(HostError::Missing {
             what: "root, which owns the files of the guest image,".into(),
-            remedy: "build it once as root; after that everyone on this machine can use it".into(),
+            remedy: "run the command in the files of this host, `--image host`, or build the image once as root \
+                     (`sudo vtax image build`); after that everyone on this machine can use it"
+                .into(),
         });
     }
     Ok(())

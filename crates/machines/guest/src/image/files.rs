@@ -16,4 +16,17 @@ pub struct GuestFiles {
     pub initrd: PathBuf,
     /// SHA-256 of the recipe, which identifies the image.
     pub recipe: String,
+    /// The working directory of commands, where the root is that of this host.
+    pub directory: Option<PathBuf>,
+}
+
+impl GuestFiles {
+    /// The root of this host, for platforms that share its kernel.
+    pub fn of_this_host(directory: Option<PathBuf>) -> Self {
+        Self {
+            root: "/".into(),
+            directory,
+            ..Self::default()
+        }
+    }
 }

@@ -35,8 +35,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tracing::{info, warn};
 use vtax_files::Dir;
-use vtax_host::HostError;
 use vtax_host::untrusted::end_of;
+use vtax_host::{HostError, rootless};
 use vtax_kernel::mounts;
 
 /// The initial RAM disk of a KVM probe, which prints [`PROBE_TOKEN`] and powers off.
@@ -93,7 +93,7 @@ pub fn cache_dir() -> Result<PathBuf, HostError> {
     if let Some(dir) = set("VTAX_CACHE_DIR") {
         return Ok(dir);
     }
-    if rustix::process::geteuid().is_root() {
+    if rootless::is_root() {
         return Ok(PathBuf::from(SHARED));
     }
     set("XDG_CACHE_HOME")
@@ -197,6 +197,7 @@ fn guest_files(dir: &Path, hash: &str) -> GuestFiles {
         kernel: dir.join("vmlinuz"),
         initrd: dir.join("initrd"),
         recipe: hash.to_owned(),
+        directory: None,
     }
 }
 

@@ -6,7 +6,6 @@ use super::root::Root;
 use super::shared_kernel::{Entrance, SharedKernelTarget, works};
 use super::{Booted, CommandLine, GuestFiles, GuestKernel, Means, Platform};
 use crate::image::oci::{CAPABILITIES, PARAMETER as IMAGE};
-use std::path::Path;
 use std::time::Duration;
 use vtax_host::HostError;
 use vtax_host::cell::{self, Seat, Space};
@@ -33,7 +32,7 @@ impl Platform for Bubblewrap {
         let remedy = "install the Debian package bubblewrap; where vtax itself is in a container, that one must be \
                       allowed to mount procfs";
         works(PROGRAM, "bubblewrap", remedy.to_owned(), |seat| {
-            boot(seat, Path::new("/"))
+            boot(seat, &GuestFiles::of_this_host(None))
         })
     }
 
@@ -50,13 +49,13 @@ impl Platform for Bubblewrap {
     }
 
     fn boot(&self, seat: &Seat, guest: &GuestFiles, _settings: &Settings) -> Booted {
-        boot(seat, &guest.root)
+        boot(seat, guest)
     }
 }
 
-fn boot(seat: &Seat<'_>, lower: &Path) -> Booted {
+fn boot(seat: &Seat<'_>, guest: &GuestFiles) -> Booted {
     let device = seat.attach_veth()?;
-    let root = Root::mount(seat, lower)?;
+    let root = Root::mount(seat, &guest.root, guest.directory.as_deref())?;
     // In the target's network namespace, so that /sys/class/net shows its devices.
     let mount = "mount -t sysfs sysfs \"$SEAT/root/sys\"";
     seat.script(Space::Target, "the mount of /sys", mount, &[])?;

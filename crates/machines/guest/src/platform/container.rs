@@ -15,7 +15,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use vtax_host::HostError;
 use vtax_host::cell::Attached;
 use vtax_host::cell::cgroup::{Group, Hierarchies};
 use vtax_host::cell::{self, Seat, Space};
@@ -25,6 +24,7 @@ use vtax_host::facts::CgroupVersion;
 use vtax_host::roots::{PATH, Roots};
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::settings::{Domain, Parameter, Settings};
+use vtax_host::{HostError, rootless};
 
 /// The platform `container`.
 #[derive(Debug)]
@@ -75,6 +75,7 @@ impl Runtime {
         // the group in which they are started, which is the target's.
         let own: &[&str] = match self {
             Self::Runsc => &["--ignore-cgroups"],
+            Self::Crun if !rootless::is_root() => &["--cgroup-manager=disabled"],
             _ => &[],
         };
         [self.name(), "--root", &state, "--log", &log]
@@ -96,7 +97,7 @@ impl Runtime {
             self.name()
         );
         works(self.name(), self.name(), remedy, |seat| {
-            boot(seat, Path::new("/"), self)
+            boot(seat, &GuestFiles::of_this_host(None), self)
         })
     }
 }
@@ -169,13 +170,13 @@ impl Platform for Container {
     }
 
     fn boot(&self, seat: &Seat, guest: &GuestFiles, settings: &Settings) -> Booted {
-        boot(seat, &guest.root, runtime(settings)?)
+        boot(seat, guest, runtime(settings)?)
     }
 }
 
-fn boot(seat: &Seat<'_>, lower: &Path, runtime: Runtime) -> Booted {
+fn boot(seat: &Seat<'_>, guest: &GuestFiles, runtime: Runtime) -> Booted {
     let device = seat.attach_veth()?;
-    let root = Root::mount(seat, lower)?;
+    let root = Root::mount(seat, &guest.root, guest.directory.as_deref())?;
     // The runtime itself belongs to the target, but not to the container's group: on v2 a group with groups below
     // it can have no processes.
     let group = seat.group().below("runtime")?;
@@ -213,11 +214,13 @@ fn start_bundle(
 ) -> Result<CommandLine, HostError> {
     // The name that systemd's cgroup driver would use, by which it is recognized as a container.
     let name = format!("{}-{NAME}.scope", runtime.name());
-    let mut config = bundle(
-        root,
-        &seat.guest_network(),
-        &control_group_path(runtime, hierarchies, group, &name)?,
-    )?;
+    // Without root the container stays in the group of the runtime, which is the guest's.
+    let control_group = if rootless::is_root() {
+        Some(control_group_path(runtime, hierarchies, group, &name)?)
+    } else {
+        None
+    };
+    let mut config = bundle(root, &seat.guest_network(), control_group.as_deref())?;
     if root.has_image {
         add_image(&mut config);
     }
@@ -445,6 +448,10 @@ fn check_place(seat: &Seat<'_>, runtime: Runtime) -> Result<(), HostError> {
     let places = seat.outside(Path::new(&format!("/proc/{}/cgroup", pid.trim())));
     let places = fs::read_to_string(&places).map_err(HostError::file("read", places))?;
     let folders = seat.cgroups();
+    if folders.is_empty() {
+        // No process of the container leaves the guest's PID namespace.
+        return Ok(());
+    }
     let ours = folders
         .first()
         .and_then(|folder| folder.parent()?.file_name())
@@ -467,10 +474,24 @@ fn check_place(seat: &Seat<'_>, runtime: Runtime) -> Result<(), HostError> {
 }
 
 /// The bundle's `config.json`, with Docker's defaults.
-fn bundle(root: &Root, network: &str, control_group: &str) -> Result<Value, HostError> {
+///
+/// A user without root maps one group, so that terminals belong to it and not to group 5.
+fn bundle(root: &Root, network: &str, control_group: Option<&str>) -> Result<Value, HostError> {
+    let terminals: &[&str] = if rootless::is_root() { &["gid=5"] } else { &[] };
+    let terminals = [
+        &[
+            "nosuid",
+            "noexec",
+            "newinstance",
+            "ptmxmode=0666",
+            "mode=0620",
+        ],
+        terminals,
+    ]
+    .concat();
     let mut mounts = vec![
         json!({"destination": "/dev/pts", "type": "devpts", "source": "devpts",
-               "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]}),
+               "options": terminals}),
         json!({"destination": "/dev/shm", "type": "tmpfs", "source": "shm",
                "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"]}),
         json!({"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue",

@@ -7,13 +7,14 @@ use super::{CommandLine, Finished, Job};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 use vtax_core::Nanoseconds;
 use vtax_host::HostError;
-use vtax_host::cell::entry;
+use vtax_host::cell::{Waiter, entry};
 use vtax_host::untrusted;
-use vtax_kernel::Process;
+use vtax_observe::NamespaceAccount;
 
 /// The time limit for a command to enter the cell, which takes a few milliseconds.
 const START_LIMIT: Duration = Duration::from_secs(5);
@@ -28,6 +29,8 @@ const TAIL_COMMANDS: usize = 3;
 #[derive(Debug)]
 pub struct Jobs {
     folder: PathBuf,
+    /// The account of the target's PID namespace, where it has one.
+    account: Option<Arc<NamespaceAccount>>,
     started: Vec<Started>,
     /// The CPU time of those that have ended, with all processes that were waited for.
     waited: Nanoseconds,
@@ -36,20 +39,21 @@ pub struct Jobs {
 #[derive(Debug)]
 struct Started {
     line: String,
-    child: Child,
+    child: Waiter,
     has_ended: bool,
     outputs: [Spool; 2],
 }
 
 impl Jobs {
-    /// Creates an empty list of commands, and `folder` for their output.
+    /// Creates an empty list of commands, whose time goes to `account`, and `folder` for their output.
     ///
     /// # Errors
     /// When `folder` cannot be created.
-    pub fn new(folder: PathBuf) -> Result<Self, HostError> {
+    pub fn new(folder: PathBuf, account: Option<Arc<NamespaceAccount>>) -> Result<Self, HostError> {
         fs::create_dir(&folder).map_err(HostError::file("create", &folder))?;
         Ok(Self {
             folder,
+            account,
             started: Vec::new(),
             waited: Nanoseconds::default(),
         })
@@ -81,7 +85,7 @@ impl Jobs {
         let outputs = [out, err];
         self.started.push(Started {
             line,
-            child,
+            child: Waiter::of(child, self.account.clone()),
             has_ended: false,
             outputs,
         });
@@ -99,12 +103,10 @@ impl Jobs {
             .ok_or_else(|| job.unknown());
         let started = started?;
         if !started.has_ended {
-            let process = Process::of_host(started.child.id());
             // A process that has ended keeps its times until it is waited for.
-            match process.stat(|stat| Some(stat.is_over().then(|| stat.cpu_time_of_children()))) {
+            match started.child.children_time() {
                 Some(None) => return Ok(None),
                 Some(Some(time)) => {
-                    let time = time.unwrap_or_default();
                     self.waited = Nanoseconds(self.waited.0.saturating_add(time.0));
                 }
                 None => {}
@@ -228,7 +230,7 @@ mod tests {
 
     fn jobs() -> (tempfile::TempDir, Jobs) {
         let folder = tempfile::tempdir().unwrap();
-        let jobs = Jobs::new(folder.path().join("jobs")).unwrap();
+        let jobs = Jobs::new(folder.path().join("jobs"), None).unwrap();
         (folder, jobs)
     }
 

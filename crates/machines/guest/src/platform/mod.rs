@@ -3,6 +3,7 @@
 
 pub mod bubblewrap;
 pub mod container;
+pub mod host_root;
 mod jobs;
 pub mod native;
 pub mod nspawn;

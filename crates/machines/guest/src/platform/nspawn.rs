@@ -6,7 +6,6 @@ use super::shared_kernel::{Entrance, SharedKernelTarget, works};
 use super::{Booted, CommandLine, GuestFiles, GuestKernel, Means, Platform};
 use crate::image::oci::PARAMETER as IMAGE;
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 use vtax_host::HostError;
 use vtax_host::cell::{self, Seat, Space};
@@ -51,7 +50,7 @@ impl Platform for Nspawn {
         let remedy = "install the Debian package systemd-container; where vtax itself is in a container, that one \
                       must be allowed to mount procfs and control groups";
         works(PROGRAM, "systemd-container", remedy.to_owned(), |seat| {
-            boot(seat, Path::new("/"))
+            boot(seat, &GuestFiles::of_this_host(None))
         })
     }
 
@@ -68,13 +67,13 @@ impl Platform for Nspawn {
     }
 
     fn boot(&self, seat: &Seat, guest: &GuestFiles, _settings: &Settings) -> Booted {
-        boot(seat, &guest.root)
+        boot(seat, guest)
     }
 }
 
-fn boot(seat: &Seat<'_>, lower: &Path) -> Booted {
+fn boot(seat: &Seat<'_>, guest: &GuestFiles) -> Booted {
     let device = seat.attach_veth()?;
-    let root = Root::mount(seat, lower)?;
+    let root = Root::mount(seat, &guest.root, guest.directory.as_deref())?;
     // On v2 nspawn creates groups below its own, which then can have no processes: commands need another group.
     let group = seat.group().below("nspawn")?;
     let (leader, capabilities) = start(seat, &container(&root, &seat.guest_network()), &group)?;

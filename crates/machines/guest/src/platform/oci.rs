@@ -20,8 +20,8 @@ pub struct Bundle<'a> {
     pub environment: &'a [&'a str],
     /// The network namespace that it joins; `None` for a new one.
     pub network: Option<&'a Path>,
-    /// Its control group, in the runtime's terms.
-    pub control_group: &'a str,
+    /// Its control group, in the runtime's terms; `None` where it stays in the group of its starter.
+    pub control_group: Option<&'a str>,
     /// The mounts besides `/proc` and `/dev`.
     pub mounts: Vec<Value>,
 }
@@ -46,7 +46,7 @@ impl Bundle<'_> {
                    "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]}),
         ];
         mounts.extend(self.mounts.iter().cloned());
-        json!({
+        let mut config = json!({
             "ociVersion": "1.0.2",
             "hostname": self.name,
             "process": {
@@ -59,8 +59,12 @@ impl Bundle<'_> {
             },
             "root": {"path": self.root, "readonly": !self.writable},
             "mounts": mounts,
-            "linux": {"cgroupsPath": self.control_group, "namespaces": namespaces},
-        })
+            "linux": {"namespaces": namespaces},
+        });
+        if let Some(group) = self.control_group {
+            config["linux"]["cgroupsPath"] = json!(group);
+        }
+        config
     }
 }
 
@@ -77,7 +81,7 @@ mod tests {
             arguments: &["cat"],
             environment: &["PATH=/bin"],
             network: None,
-            control_group: "container-g7",
+            control_group: Some("container-g7"),
             mounts: Vec::new(),
         };
         let config = bundle.config();

@@ -2,13 +2,15 @@
 //! The shared root file system of `native` and containers: the unpacked tree, read-only, with a writable layer in
 //! memory that ends with the cell.
 
+use super::host_root;
 use crate::image::oci::DIRECTORY;
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use vtax_host::HostError;
 use vtax_host::cell::{Attached, Seat, Space};
 use vtax_host::scratch::MOUNT_POINT;
+use vtax_host::{HostError, rootless};
 
 /// The writable layer of the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +50,7 @@ mount -o remount,bind,ro $SEAT/lower
 "#;
 
 const OVERLAY: &str =
-    "mount -t overlay -o lowerdir=$SEAT/lower,upperdir=$SEAT/upper,workdir=$SEAT/work vtax $SEAT/root
+    "mount -t overlay -o lowerdir=$SEAT/lower,upperdir=$SEAT/upper,workdir=$SEAT/work$LAYER_OPTIONS vtax $SEAT/root
 ";
 
 /// Mounts memory file systems. /var is copied into memory, so that services find their directories; it is small in
@@ -63,17 +65,52 @@ done
 "#;
 
 impl Root {
-    /// Mounts the tree `lower` in the cell, and the cell's scratch disk in it.
+    /// Mounts the tree `lower` in the cell, and the cell's scratch disk in it. That of this host has the working directory
+    /// `directory`.
     ///
     /// # Errors
     /// When `lower` is not a root file system, or a mount fails.
-    pub fn mount(seat: &Seat<'_>, lower: &Path) -> Result<Self, HostError> {
+    pub fn mount(
+        seat: &Seat<'_>,
+        lower: &Path,
+        directory: Option<&Path>,
+    ) -> Result<Self, HostError> {
+        if lower == Path::new("/") {
+            return Self::mount_host(seat, directory);
+        }
         let layer = if has_overlay() {
             Layer::Overlay
         } else {
             Layer::Memory
         };
         Self::mount_as(seat, lower, layer)
+    }
+
+    /// Mounts the root of this host.
+    fn mount_host(seat: &Seat<'_>, directory: Option<&Path>) -> Result<Self, HostError> {
+        if !has_overlay() {
+            return Err(HostError::Missing {
+                what: "overlayfs of this kernel, without which the files of this host would be written,"
+                    .to_owned(),
+                remedy: "load it: modprobe overlay".to_owned(),
+            });
+        }
+        let kept: Vec<PathBuf> = directory.map(Path::to_owned).into_iter().collect();
+        let steps = host_root::steps(&kept)?;
+        let words: Vec<OsString> = steps.iter().flat_map(host_root::Step::words).collect();
+        let words: Vec<&Path> = words.iter().map(Path::new).collect();
+        let mut script = format!("LAYER_OPTIONS={}\n{}", layer_options(), host_root::SCRIPT);
+        if rootless::is_root() {
+            // A user without root cannot read them.
+            script.push_str(&format!("cd $SEAT/root && rm -rf {}\n", host_root::SECRETS));
+        }
+        seat.script(
+            Space::Switch,
+            "the mount of this host's root file system",
+            &script,
+            &words,
+        )?;
+        Self::with_scratch(seat, Layer::Overlay, false)
     }
 
     /// As [`Root::mount`], with a given layer.
@@ -98,7 +135,8 @@ impl Root {
             });
         }
         let script = format!(
-            "{LOWER}{}",
+            "LAYER_OPTIONS={}\n{LOWER}{}",
+            layer_options(),
             if layer == Layer::Overlay {
                 OVERLAY
             } else {
@@ -111,6 +149,10 @@ impl Root {
             &script,
             &[lower],
         )?;
+        Self::with_scratch(seat, layer, has_image)
+    }
+
+    fn with_scratch(seat: &Seat<'_>, layer: Layer, has_image: bool) -> Result<Self, HostError> {
         let scratch = Attached::attach(seat)?;
         if let Some(scratch) = &scratch {
             let script = r#"[ -d "$2" ] || mkdir "$2"
@@ -129,6 +171,15 @@ mount --bind "$1" "$2""#;
             scratch,
             has_image,
         })
+    }
+}
+
+/// Further options of an overlay: in a user namespace it keeps its marks in attributes that a user may write.
+fn layer_options() -> &'static str {
+    if rootless::is_root() {
+        ""
+    } else {
+        ",userxattr"
     }
 }
 

@@ -77,13 +77,17 @@ impl SharedKernelTarget {
         );
         Ok(Self {
             entry: seat.entry(),
-            jobs: Jobs::new(seat.outside(&seat.run_dir().join("jobs")))?,
+            jobs: Jobs::new(
+                seat.outside(&seat.run_dir().join("jobs")),
+                seat.group().account(),
+            )?,
             entrance,
             about: About {
                 address: IpAddr::V4(seat.address().0),
                 subject: Subject {
                     owner: seat.owner(),
                     cgroups: seat.cgroups(),
+                    namespace: seat.group().account(),
                     net_devices: vec![NetDevice {
                         namespace_of: seat.holder_pid(),
                         name: network_device.to_owned(),

@@ -47,6 +47,7 @@ impl Bench {
             kernel: "/nowhere".into(),
             initrd: "/nowhere".into(),
             recipe: "busybox".to_owned(),
+            directory: None,
         };
         Self {
             folder,

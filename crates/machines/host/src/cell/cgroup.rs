@@ -11,6 +11,7 @@
 //!   not delegated are unavailable. CPU time needs no controller; pinning falls back to `sched_setaffinity`.
 
 use super::cpus::CpuList;
+use super::namespace::Namespace;
 use super::remove::{
     PREFIX, folders_in, kill_below, remove_folders, remove_tree, stuck, until_done,
 };
@@ -22,9 +23,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tracing::info;
 use vtax_kernel::cgroup::memberships;
 use vtax_kernel::mounts::{self, Mount};
+use vtax_observe::NamespaceAccount;
 
 /// Controllers of v2 whose counters or limits a trial uses.
 const WANTED: &[&str] = &["cpu", "cpuset", "io", "memory", "pids"];
@@ -157,7 +160,26 @@ fn hierarchy(mount: Mount, cgroup: &[u8]) -> Option<Hierarchy> {
 }
 
 impl Hierarchy {
-    /// The group below which the seat's group is created.
+    /// The group below which the seat's group is created; `None` where this process may create none.
+    fn usable_parent(&self) -> Option<PathBuf> {
+        if crate::rootless::is_root() {
+            return Some(self.parent());
+        }
+        let may = |folder: &Path| {
+            let enters = folder.join("cgroup.procs");
+            [folder, &enters]
+                .into_iter()
+                .all(|path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok())
+        };
+        let parent = self.parent();
+        // A process is moved between two groups of a delegated tree, its own included.
+        [parent.as_path(), &self.own]
+            .into_iter()
+            .find(|folder| may(folder) && may(&self.own))
+            .map(Path::to_owned)
+    }
+
+    /// As root would choose it.
     fn parent(&self) -> PathBuf {
         if self.version == Version::V1 {
             return self.own.clone();
@@ -192,10 +214,11 @@ fn words(path: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// One group below the cell's.
+/// One group below the cell's. Where this process may create no control groups, it is a PID namespace.
 #[derive(Debug, Clone)]
 pub struct Group {
     folders: Vec<(Version, PathBuf)>,
+    namespace: Option<Namespace>,
     /// Processors that no `cpuset` could be set to, so that each process must be pinned itself.
     pub pin_each: Option<CpuList>,
 }
@@ -207,11 +230,23 @@ impl Group {
         let folders = folders.into_iter().map(|folder| (Version::V2, folder));
         Self {
             folders: folders.collect(),
+            namespace: None,
             pin_each: None,
         }
     }
 
-    /// The directories: one for each v1 hierarchy, one for v2.
+    /// This group as a PID namespace, where it has no directories.
+    pub fn namespace(&self) -> Option<&Namespace> {
+        self.namespace.as_ref()
+    }
+
+    /// The account of its processes, where it has no directories.
+    pub fn account(&self) -> Option<Arc<NamespaceAccount>> {
+        let namespace = self.namespace.as_ref()?;
+        Some(Arc::clone(namespace.account()))
+    }
+
+    /// The directories: one for each v1 hierarchy, one for v2; none where the group is a PID namespace.
     pub fn folders(&self) -> Vec<PathBuf> {
         self.folders
             .iter()
@@ -251,6 +286,7 @@ impl Group {
     pub fn kill(&self) -> Result<(), HostError> {
         until_done(|| {
             let mut left = BTreeSet::new();
+            left.extend(self.namespace.iter().flat_map(Namespace::kill));
             for (_, folder) in &self.folders {
                 left.extend(kill_below(folder));
             }
@@ -282,6 +318,7 @@ impl Group {
         }
         Ok(Self {
             folders,
+            namespace: self.namespace.clone(),
             pin_each: self.pin_each.clone(),
         })
     }
@@ -306,11 +343,9 @@ impl Groups {
         let tops: Vec<(Version, PathBuf)> = hierarchies
             .0
             .iter()
-            .map(|hierarchy| {
-                (
-                    hierarchy.version,
-                    hierarchy.parent().join(format!("{PREFIX}{name}")),
-                )
+            .filter_map(|hierarchy| {
+                let parent = hierarchy.usable_parent()?;
+                Some((hierarchy.version, parent.join(format!("{PREFIX}{name}"))))
             })
             .collect();
         if let Some(journal) = journal {
@@ -338,11 +373,20 @@ impl Groups {
         self.tops.iter().map(|(_, top)| top.clone()).collect()
     }
 
-    /// Creates a group of that name, whose processes may use the processors of `pin`.
+    /// Creates a group of that name in the cell of `holder`, whose processes may use the processors of `pin`.
     ///
     /// # Errors
     /// When this process may not create it.
-    pub fn leaf(&self, name: &str, pin: Option<&CpuList>) -> Result<Group, HostError> {
+    pub fn leaf(
+        &self,
+        name: &str,
+        pin: Option<&CpuList>,
+        holder: Option<u32>,
+    ) -> Result<Group, HostError> {
+        let namespace = match holder {
+            Some(holder) if self.tops.is_empty() => Some(Namespace::start(holder)?),
+            _ => None,
+        };
         let mut folders = Vec::new();
         let mut pinned = false;
         for (version, top) in &self.tops {
@@ -368,6 +412,7 @@ impl Groups {
         }
         Ok(Group {
             folders,
+            namespace,
             pin_each: if pinned { None } else { pin.cloned() },
         })
     }
@@ -587,6 +632,9 @@ mod tests {
     fn v2_tree(handing_on: &[(&str, &str)]) -> (tempfile::TempDir, Hierarchies) {
         let mount = tempfile::tempdir().unwrap();
         fs::create_dir_all(mount.path().join("user.slice/session.scope")).unwrap();
+        for folder in ["", "user.slice", "user.slice/session.scope"] {
+            fs::write(mount.path().join(folder).join("cgroup.procs"), "").unwrap();
+        }
         for (folder, controllers) in handing_on {
             fs::write(
                 mount.path().join(folder).join("cgroup.subtree_control"),
@@ -622,7 +670,7 @@ mod tests {
         let (mount, found) = v2_tree(&[("", "\n")]);
         assert_eq!(found.0[0].parent(), mount.path());
         let groups = Groups::create(&found, "x", None).unwrap();
-        let target = groups.leaf("target", None).unwrap();
+        let target = groups.leaf("target", None, None).unwrap();
         assert_eq!(
             target.v2_folder(),
             Some(mount.path().join("vtax-x/target").as_path())
@@ -640,9 +688,9 @@ mod tests {
         let (_mount, found) = v2_tree(&[("", "cpu\n")]);
         let pin = CpuList::parse("0").unwrap();
         let groups = Groups::create(&found, "x", None).unwrap();
-        let target = groups.leaf("target", Some(&pin)).unwrap();
+        let target = groups.leaf("target", Some(&pin), None).unwrap();
         assert_eq!(target.pin_each, Some(pin));
-        assert_eq!(groups.leaf("client", None).unwrap().pin_each, None);
+        assert_eq!(groups.leaf("client", None, None).unwrap().pin_each, None);
     }
 
     #[test]
@@ -706,7 +754,7 @@ mod tests {
             Ok(groups) => groups,
             Err(error) => return eprintln!("SKIPPED: {error}"),
         };
-        let target = groups.leaf("target", None).unwrap();
+        let target = groups.leaf("target", None, None).unwrap();
         if target.v2_folder().is_none() {
             return eprintln!("SKIPPED: no v2 hierarchy is mounted");
         }

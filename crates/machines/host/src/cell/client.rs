@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The client emulator of a cell, in which load generators run.
 
-use super::Space;
 use super::entry::Entry;
-use super::link;
+use super::{Namespace, Space, Waiter, link};
 use crate::HostError;
 use crate::command::{CommandLine, Finished, HEAD_OUTPUT, MOST_OUTPUT, left_out};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -54,7 +53,7 @@ impl Client {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map(ClientProcess::new)
+            .map(|child| ClientProcess::of(child, self.entry.client.namespace()))
             .map_err(HostError::process(
                 "start",
                 format!("`{}` as the client", line.join(" ")),
@@ -66,6 +65,7 @@ impl Client {
         Subject {
             owner: self.owner.clone(),
             cgroups: self.entry.client.folders(),
+            namespace: self.entry.client.account(),
             // The client's share of the host's network is unknown, and a guest's tap belongs to the guest.
             net_devices: if !self.has_veth {
                 Vec::new()
@@ -110,18 +110,23 @@ impl Client {
 /// A command that runs as the client. Dropping the value kills the command.
 #[derive(Debug)]
 pub struct ClientProcess {
-    child: Child,
+    child: Waiter,
     stdout: Option<Output>,
     stderr: Option<Output>,
 }
 
 impl ClientProcess {
     /// Takes over a child process and the output of its pipes.
-    pub fn new(mut child: Child) -> Self {
+    pub fn new(child: Child) -> Self {
+        Self::of(child, None)
+    }
+
+    /// As [`ClientProcess::new`], for a command in a PID namespace.
+    fn of(mut child: Child, namespace: Option<&Namespace>) -> Self {
         Self {
             stdout: child.stdout.take().map(Output::drain),
             stderr: child.stderr.take().map(Output::drain),
-            child,
+            child: Waiter::of(child, namespace.map(|of| Arc::clone(of.account()))),
         }
     }
 

@@ -107,6 +107,12 @@ impl Entry {
     /// The processes of the cell by their numbers in it, with their places: those of the guest's control groups, and those
     /// that are in no group of the cell. Others, such as clients, are left out.
     pub fn processes(&self) -> Vec<(u32, Place)> {
+        if self.guest.namespace().is_some() {
+            let all = vtax_kernel::numbered(&self.proc()).into_iter();
+            // No process leaves it. The first two are its own.
+            let others = all.filter(|(pid, _)| *pid > 2);
+            return others.map(|(pid, _)| (pid, Place::Guest)).collect();
+        }
         let folders = self.guest.folders();
         let Some(place) = folders.first().and_then(|folder| {
             let name = |path: &Path| Some(path.file_name()?.to_owned());
@@ -125,9 +131,28 @@ impl Entry {
         placed.collect()
     }
 
-    /// The cell's `/proc`, as seen from outside.
+    /// The `/proc` of the guest's processes, as seen from outside.
     pub fn proc(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root/proc", self.holder))
+        self.outside(Path::new("/proc"))
+    }
+
+    /// The path outside the cell (`/proc/PID/root/…`) of a path in the mount namespace of the guest.
+    pub fn outside(&self, inside: &Path) -> PathBuf {
+        let below: PathBuf = inside
+            .components()
+            .filter(|part| matches!(part, std::path::Component::Normal(_)))
+            .collect();
+        PathBuf::from(format!("/proc/{}/root", self.first())).join(below)
+    }
+
+    /// The first process of the namespaces of the guest, by its number outside.
+    fn first(&self) -> u32 {
+        self.first_of(&self.guest)
+    }
+
+    fn first_of(&self, group: &Group) -> u32 {
+        let account = group.account();
+        account.map_or(self.holder, |account| account.init())
     }
 
     /// The network namespace of a space, as a file under `/proc`.
@@ -139,7 +164,7 @@ impl Entry {
             Space::Client => numbered("client", self.seat),
             Space::Target => numbered("target", self.seat),
         };
-        PathBuf::from(format!("/proc/{holder}/root/run/netns/{name}"))
+        self.outside(&Path::new("/run/netns").join(name))
     }
 
     /// The directory of the seat's sockets and files, as a path inside the cell.
@@ -154,7 +179,7 @@ impl Entry {
     pub fn command_in(&self, space: Space, group: &Group, line: &CommandLine) -> Command {
         let mut command = plain("nsenter");
         command
-            .arg(format!("--target={}", self.holder))
+            .arg(format!("--target={}", self.first_of(group)))
             .args(["--mount", "--pid"])
             .arg(format!("--net={}", self.network(space).display()))
             // nsenter waits outside for the command inside; killing one must kill both.
@@ -190,7 +215,7 @@ impl Entry {
     }
 
     /// Runs shell lines in the cell's mount namespace and a network namespace, outside its control groups, since
-    /// set-up work is not measured. `$SEAT` is the seat's directory there.
+    /// set-up work is not measured. A guest that is a PID namespace has a mount namespace of its own. `$SEAT` is the seat's directory there.
     pub fn script(
         &self,
         space: Space,
@@ -199,7 +224,7 @@ impl Entry {
         arguments: &[&Path],
     ) -> Result<String, HostError> {
         let output = plain("nsenter")
-            .arg(format!("--target={}", self.holder))
+            .arg(format!("--target={}", self.first()))
             .args(["--mount", "--pid"])
             .arg(format!("--net={}", self.network(space).display()))
             .args(["--", "sh", "-ec", script, "vtax-setup"])

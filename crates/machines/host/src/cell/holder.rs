@@ -149,6 +149,14 @@ fn failure(mut unshare: Child) -> HostError {
     let status = unshare
         .wait()
         .map_or_else(|cause| cause.to_string(), |status| status.to_string());
+    if output.contains("unshare failed: No space left") {
+        return HostError::Missing {
+            what: format!("a namespace within this user's quota ({})", output.trim()),
+            remedy: "end what holds them (`lsns`), or raise user.max_net_namespaces, user.max_mnt_namespaces and \
+                     user.max_pid_namespaces by `sudo sysctl`"
+                .to_owned(),
+        };
+    }
     if output.contains("unshare failed") {
         return HostError::Missing {
             what: format!("permission to make namespaces ({})", output.trim()),

@@ -22,6 +22,7 @@ mod disk;
 pub mod entry;
 mod holder;
 pub mod link;
+mod namespace;
 pub mod process;
 pub mod remove;
 pub mod requirements;
@@ -29,14 +30,17 @@ mod seat;
 mod share;
 mod switch;
 mod uplink;
+mod waiter;
 
 pub use client::{Client, ClientProcess};
 pub use disk::Attached;
 pub use link::{LinkConfig, TapOptions};
+pub use namespace::Namespace;
 pub use seat::{Seat, SeatConfig, TARGET};
 pub use share::{Share, refuse as refuse_share};
 pub use switch::Switch;
 pub use uplink::{OuterNetwork, Uplink};
+pub use waiter::Waiter;
 
 use crate::HostError;
 use crate::facts::CgroupVersion;
@@ -217,7 +221,7 @@ impl Cell {
         let switch = if config.link.switch.has_daemons()
             && let Some(of) = groups.first()
         {
-            Some(of.leaf(&Owner::Switch.to_string(), None)?)
+            Some(of.leaf(&Owner::Switch.to_string(), None, None)?)
         } else {
             None
         };
@@ -236,12 +240,12 @@ impl Cell {
             .zip(config.seats.iter().zip(&groups))
             .map(|(seat, (of, groups))| {
                 of.share.weigh(&groups.folders())?;
-                let guest = groups.leaf("target", of.pin.as_ref())?;
+                let guest = groups.leaf("target", of.pin.as_ref(), Some(holder.pid()))?;
                 of.share.cap(&guest)?;
                 Ok(Arc::new(Entry {
                     holder: holder.pid(),
                     guest,
-                    client: groups.leaf("client", of.client_pin.as_ref())?,
+                    client: groups.leaf("client", of.client_pin.as_ref(), Some(holder.pid()))?,
                     seat,
                 }))
             });

@@ -212,7 +212,7 @@ impl<'a> Seat<'a> {
 
     /// As [`Cell::outside`].
     pub fn outside(&self, inside: &Path) -> PathBuf {
-        self.cell.outside(inside)
+        self.entry.outside(inside)
     }
 
     /// A directory inside the cell (on a tmpfs) for the seat's sockets and files.

@@ -4,6 +4,7 @@
 use crate::LabError;
 use crate::plan::{Catalogue, GuestRole};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 use vtax_guest::image::oci::{self, Source, Unpacked};
 use vtax_guest::image::{GuestFiles, Recipe, user_files};
@@ -23,6 +24,8 @@ pub(super) struct Key {
 enum Content {
     Image(String),
     Files(Vec<String>),
+    /// The files of this host, with a working directory.
+    Host(PathBuf),
 }
 
 /// An image that guests boot with.
@@ -68,7 +71,12 @@ impl Images {
         let (Some(key), Some(workload)) = (key, workload) else {
             return Ok(());
         };
-        let Some(base) = files.get(&key.base) else {
+        let none = GuestFiles::default();
+        let base = match &key.content {
+            Content::Host(_) => Some(&none),
+            _ => files.get(&key.base),
+        };
+        let Some(base) = base else {
             return Ok(());
         };
         if catalogue.is_external(guest.platform_kind, guest.settings) {
@@ -95,6 +103,17 @@ impl Images {
         match &key.content {
             Content::Image(text) => oci::check(&self.source(text)?),
             Content::Files(texts) => user_files::check(&self.paths(texts)),
+            Content::Host(directory) => {
+                let found = fs::metadata(directory).map_err(HostError::file("read", directory))?;
+                if found.is_dir() {
+                    Ok(())
+                } else {
+                    Err(HostError::Setting(format!(
+                        "the image host:{0}: {0} is no directory",
+                        directory.display()
+                    )))
+                }
+            }
         }
     }
 
@@ -121,6 +140,11 @@ impl Images {
                     unpacked: Some(unpacked),
                 })
             }
+            Content::Host(directory) => Ok(Made {
+                files: GuestFiles::of_this_host(Some(directory.clone())),
+                digest: String::new(),
+                unpacked: None,
+            }),
             Content::Files(texts) => {
                 let paths = self.paths(texts);
                 let digest = user_files::digest(&paths)?;
@@ -160,6 +184,10 @@ impl Images {
             return Vec::new();
         };
         let facts = match &key.content {
+            Content::Host(directory) => {
+                let source = Source::Host(directory.clone()).to_string();
+                return vec![("image.source".to_owned(), source)];
+            }
             Content::Image(text) => [
                 ("image.source", text.clone()),
                 ("image.digest", made.digest.clone()),
@@ -197,7 +225,9 @@ fn check_programs(source: &str, unpacked: &Unpacked, settings: &Settings) -> Res
 /// The key of a guest's image; `None` where it has the shared one.
 pub(super) fn key(workload: &dyn Workload, settings: &Settings) -> Option<Key> {
     let image = oci::PARAMETER.given(settings);
+    let host = oci::host_directory(settings).map(Content::Host);
     let content = match (image, command::files_of(settings)) {
+        (Some(_), _) if host.is_some() => host?,
         (Some(image), _) => Content::Image(image.to_owned()),
         (None, files) if !files.is_empty() => Content::Files(files),
         (None, _) => return None,

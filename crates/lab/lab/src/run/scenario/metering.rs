@@ -35,6 +35,7 @@ pub(super) fn observed(guests: &[Guest<'_>]) -> Vec<ObservedGuest> {
             is_here: subject.is_here(),
             source: about.source,
             is_paced: guest.spec.workload.is_paced(guest.spec.settings),
+            is_own: vtax_host::rootless::user().is_some(),
         }
     });
     observed.collect()

@@ -50,6 +50,7 @@ use vtax_host::cell::{Cell, CellConfig, SeatConfig};
 use vtax_host::journal::Journal;
 use vtax_host::knobs;
 use vtax_host::meters::Meters;
+use vtax_host::rootless;
 use vtax_host::roots::Roots;
 use vtax_host::scratch;
 use vtax_host::settings::Settings;
@@ -245,6 +246,10 @@ impl Experiment for Scenarios<'_> {
             if let Some(target) = guests.first() {
                 trial.environment = target.target.about().environment.clone();
                 trial.environment.extend(draw.iter().flat_map(Draw::facts));
+                if rootless::user().is_some() {
+                    let scope = rootless::SCOPE.to_owned();
+                    trial.environment.insert(rootless::FACT.to_owned(), scope);
+                }
                 let spec = target.spec;
                 trial
                     .environment

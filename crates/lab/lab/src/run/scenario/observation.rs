@@ -29,6 +29,8 @@ pub(super) struct ObservedGuest {
     pub source: Source,
     /// Whether its load offers work at a fixed rate.
     pub is_paced: bool,
+    /// Whether its costs are those of its own processes alone: without root the rest may be other programs'.
+    pub is_own: bool,
 }
 
 /// The readings of one guest between two marks.
@@ -143,7 +145,7 @@ impl Observation<'_> {
             // idle window the parts may exceed the whole, and the parts are the better reading.
             busy: busy.as_secs_f64(),
             stages,
-            owns_rest: !is_traced && !is_charged && self.guests.len() == 1,
+            owns_rest: !is_traced && !is_charged && !guest.is_own && self.guests.len() == 1,
         })
     }
 

@@ -4,13 +4,14 @@
 use crate::LabError;
 use crate::plan::{Catalogue, PlannedTreatment};
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use vtax_guest::image::{Recipe, oci, user_files};
-use vtax_guest::platform::Platform;
+use vtax_guest::platform::{Platform, host_root};
 use vtax_host::HostError;
 use vtax_host::roots::PATH;
 use vtax_host::settings::Settings;
-use vtax_load::workload::command::files_of;
+use vtax_load::workload::command::{files_of, programs_in_target};
 use vtax_load::workload::{Program, Workload};
 
 /// The guests whose workloads are checked.
@@ -101,7 +102,13 @@ pub(super) fn check_commands<'a>(
         for guest in planned.guests() {
             let is_external = catalogue.is_external(guest.platform_kind, guest.settings);
             // The programs of an image of containers are its own.
-            if is_external || oci::PARAMETER.given(guest.settings).is_some() {
+            if is_external || oci::entered(guest.settings).is_some() {
+                continue;
+            }
+            if let Some(directory) = oci::host_directory(guest.settings) {
+                for program in programs_in_target(guest.settings) {
+                    check_on_host(&program, &directory)?;
+                }
                 continue;
             }
             let workload = catalogue.workload(guest.workload_kind);
@@ -132,6 +139,45 @@ pub(super) fn check_commands<'a>(
                  `files`)"
             .to_owned(),
     }))
+}
+
+/// Checks that a program of a command is in the files of this host as its guests see them.
+///
+/// # Errors
+/// When it is not; with what to do.
+fn check_on_host(program: &str, directory: &Path) -> Result<(), HostError> {
+    let lacks = |problem: String| {
+        Err(HostError::NotInImage {
+            image: format!("host:{}", directory.display()),
+            problem,
+        })
+    };
+    if !program.contains('/') {
+        let is_there = std::env::split_paths(PATH).any(|folder| folder.join(program).is_file());
+        return if is_there {
+            Ok(())
+        } else {
+            lacks(format!("`{program}` is in none of {PATH}: give its path"))
+        };
+    }
+    let Ok(file) = directory.join(program).canonicalize() else {
+        return lacks(format!("there is no file `{program}`"));
+    };
+    let is_executable = file
+        .metadata()
+        .is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0);
+    if !is_executable {
+        lacks(format!(
+            "`{program}` is no executable file: `chmod +x {program}`"
+        ))
+    } else if host_root::shows(&file, directory) {
+        Ok(())
+    } else {
+        lacks(format!(
+            "`{program}` is {}, and homes, /tmp and /run are left out: start vtax in that file's directory or above it",
+            file.display()
+        ))
+    }
 }
 
 /// Whether a directory of an image's programs has one of this name, or a path in the image exists. A link counts without
@@ -293,6 +339,30 @@ mod tests {
         fs::create_dir_all(&bin).unwrap();
         std::os::unix::fs::symlink("/etc/alternatives/iperf3", bin.join("iperf3")).unwrap();
         check_image(&planned, &catalogue, &recipe, root.path()).unwrap();
+    }
+
+    #[test]
+    fn a_program_that_the_files_of_this_host_do_not_show_is_refused_with_the_way_out() {
+        let here = tempfile::tempdir().unwrap();
+        let below = here.path().join("below");
+        fs::create_dir(&below).unwrap();
+        let app = below.join("app");
+        fs::write(&app, "").unwrap();
+        let told = |program: &str, directory: &Path| {
+            let checked = check_on_host(program, directory);
+            checked.map_or_else(|cause| cause.to_string(), |()| String::new())
+        };
+        assert!(told("./app", &below).contains("chmod +x"));
+        fs::set_permissions(&app, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(told("./app", &below), "");
+        assert_eq!(told("below/app", here.path()), "");
+        assert_eq!(told("sh", here.path()), "");
+        let beside = here.path().join("beside");
+        fs::create_dir(&beside).unwrap();
+        let text = told("../below/app", &beside);
+        assert!(text.contains("or above it"), "{text}");
+        assert!(told("no-such-program", &below).contains("give its path"));
+        assert!(told("./other", &below).contains("no file"));
     }
 
     #[test]

@@ -10,6 +10,8 @@ use crate::place::actor::RemoteActor;
 use std::collections::BTreeSet;
 use vtax_charge::MethodChoice;
 use vtax_core::Bytes;
+use vtax_guest::image::oci;
+use vtax_guest::platform::GuestKernel;
 use vtax_host::HostError;
 use vtax_host::cell::LinkConfig;
 use vtax_host::knobs;
@@ -100,6 +102,15 @@ impl Scenarios<'_> {
                     && let Some(key) = images::key(spec.workload, spec.settings)
                     && !checked.contains(&key)
                 {
+                    let is_host = oci::host_directory(spec.settings).is_some();
+                    if is_host && spec.platform.guest_kernel() != GuestKernel::Hosts {
+                        missing.insert(format!(
+                            "{}: the files of this host (`image = \"host\"`) are for platforms on its kernel, such as native and \
+                             container: take an image, or --files for a VM",
+                            planned.record.platform
+                        ));
+                        continue;
+                    }
                     if let Err(cause) = self.images.check(&key) {
                         missing.insert(format!("{}: {cause}", planned.record.workload));
                     }

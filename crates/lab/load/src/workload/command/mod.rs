@@ -230,9 +230,7 @@ fn line(
 
 /// The words of a command in the target: below its image, where it has one.
 fn in_target(words: Vec<String>, settings: &Settings) -> Vec<String> {
-    let enter = oci::PARAMETER
-        .given(settings)
-        .map(|_| oci::ENTER.to_owned());
+    let enter = oci::entered(settings).map(|_| oci::ENTER.to_owned());
     enter.into_iter().chain(words).collect()
 }
 
@@ -242,11 +240,16 @@ pub fn files_of(settings: &Settings) -> Vec<String> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// A command line in the target that runs beside the plan's files, where it has some.
+/// A command line in the target that runs beside the plan's files, where it has some, or in the working directory in the
+/// files of this host.
 fn beside_files(line: CommandLine, settings: &Settings) -> CommandLine {
-    let enter = FILES
+    let files = FILES
         .given(settings)
-        .map(|_| ["env", "-C", user_files::DIRECTORY].map(str::to_owned));
+        .map(|_| user_files::DIRECTORY.to_owned());
+    let host = || oci::host_directory(settings).map(|path| path.display().to_string());
+    let enter = files
+        .or_else(host)
+        .map(|directory| ["env".to_owned(), "-C".to_owned(), directory]);
     enter.into_iter().flatten().chain(line).collect()
 }
 
@@ -325,7 +328,7 @@ impl Workload for Command {
     }
 
     fn target_program(&self, settings: &Settings) -> Option<String> {
-        if oci::PARAMETER.given(settings).is_some() {
+        if oci::entered(settings).is_some() {
             // Its programs are found by the environment of the image.
             return None;
         }
@@ -338,7 +341,7 @@ impl Workload for Command {
     fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
         let settings = context.settings;
         let address = context.target.about().address;
-        if oci::PARAMETER.given(settings).is_some() {
+        if oci::entered(settings).is_some() {
             prepare(context.target, &command([oci::MOUNTS.to_owned()]), &[])?;
         }
         if let Some(words) = line(&PREPARE, address, settings, NO_TIMES)? {
@@ -398,7 +401,7 @@ impl Workload for Command {
             return Ok(None);
         }
         // In an image, which may lack `true`, the program that enters it.
-        let nothing = match oci::PARAMETER.given(settings) {
+        let nothing = match oci::entered(settings) {
             Some(_) => vec![oci::ENTER.to_owned(), oci::NOTHING.to_owned()],
             None => vec!["true".to_owned()],
         };

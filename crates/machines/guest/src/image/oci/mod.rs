@@ -30,22 +30,37 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fs;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use stream::{Hashed, Plain};
 use vtax_files::Dir;
 use vtax_host::HostError;
-use vtax_host::settings::{Domain, Parameter};
+use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_host::untrusted::archive::Refusal;
 use vtax_host::untrusted::tar::{self, Entries};
 
 /// The image of a guest.
 pub const PARAMETER: Parameter = Parameter::unset(
     "image",
-    Domain::Text("an image: oci:DIR, oci:FILE.tar, dir:ROOT or podman:NAME"),
+    Domain::Text("an image: oci:DIR, oci:FILE.tar, dir:ROOT, podman:NAME, host or host:DIR"),
 )
-.help("the image whose files and commands the guest runs, instead of those of vtax's own");
+.help("the image whose files and commands the guest runs, instead of those of vtax's own; `host` are those of this host, `host:DIR` \
+     with DIR as the working directory");
+
+/// The working directory in the files of this host, where these are the image of a guest.
+pub fn host_directory(settings: &Settings) -> Option<PathBuf> {
+    match PARAMETER.given(settings)?.parse() {
+        Ok(Source::Host(directory)) => Some(directory),
+        _ => None,
+    }
+}
+
+/// The image of a guest whose commands enter it: not the files of this host, which are the guest's own root.
+pub fn entered(settings: &Settings) -> Option<&str> {
+    let given = PARAMETER.given(settings)?;
+    host_directory(settings).is_none().then_some(given)
+}
 
 /// The version of this builder, which changes whenever the same image results in different files.
 const BUILDER: &str = "2";
@@ -61,6 +76,8 @@ pub enum Source {
     Directory(PathBuf),
     /// An image that podman or docker has on this host.
     Podman(String),
+    /// The files of this host, with this working directory.
+    Host(PathBuf),
 }
 
 impl FromStr for Source {
@@ -78,12 +95,27 @@ impl FromStr for Source {
                     )
                 }
                 None if text.ends_with(".tar") => format!("write oci:{text}"),
-                None => "write oci:DIR, oci:FILE.tar, dir:ROOT or podman:NAME".to_owned(),
+                None if text.starts_with("host:") => {
+                    "write host:DIR with an absolute path of a directory".to_owned()
+                }
+                None => "write oci:DIR, oci:FILE.tar, dir:ROOT, podman:NAME or host".to_owned(),
             };
             HostError::Setting(format!("`{text}` is not an image: {way}"))
         };
+        if text == "host" {
+            return Ok(Self::Host("/".into()));
+        }
         match text.split_once(':') {
             Some((_, "")) => Err(wrong()),
+            Some(("host", path)) => {
+                // Without `..`, by which a path has several names.
+                let path = Path::new(path);
+                let is_plain = path.is_absolute()
+                    && path.components().all(|part| part != Component::ParentDir);
+                is_plain
+                    .then(|| Self::Host(path.to_owned()))
+                    .ok_or_else(wrong)
+            }
             Some(("oci", path)) => Ok(Self::Oci(path.into())),
             Some(("dir", path)) => Ok(Self::Directory(path.into())),
             // A name that begins with `-` would be an option.
@@ -100,7 +132,7 @@ impl Source {
         match self {
             Self::Oci(path) => Self::Oci(folder.join(path)),
             Self::Directory(path) => Self::Directory(folder.join(path)),
-            Self::Podman(name) => Self::Podman(name),
+            Self::Podman(_) | Self::Host(_) => self,
         }
     }
 }
@@ -111,6 +143,7 @@ impl fmt::Display for Source {
             Self::Oci(path) => write!(f, "oci:{}", path.display()),
             Self::Directory(path) => write!(f, "dir:{}", path.display()),
             Self::Podman(name) => write!(f, "podman:{name}"),
+            Self::Host(directory) => write!(f, "host:{}", directory.display()),
         }
     }
 }
@@ -264,6 +297,7 @@ impl Content {
                 }
             }
             Source::Podman(name) => engine(name),
+            Source::Host(path) => Err(invalid(path, "the files of this host are not unpacked")),
         }
     }
 

@@ -246,6 +246,7 @@ mod tests {
             kernel: "/i/vmlinuz".into(),
             initrd: "/i/initrd".into(),
             recipe: String::new(),
+            directory: None,
         };
         let files = Files {
             nic: Path::new("/run/nic.sock"),

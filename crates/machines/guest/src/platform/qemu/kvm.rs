@@ -272,6 +272,7 @@ mod tests {
             kernel: PathBuf::new(),
             initrd: PathBuf::new(),
             recipe: recipe.into(),
+            directory: None,
         };
         assert_eq!(key("7.2", &guest("a")), key("7.2", &guest("a")));
         assert_ne!(key("7.2", &guest("a")), key("8.0", &guest("a")));

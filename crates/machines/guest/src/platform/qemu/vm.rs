@@ -99,6 +99,7 @@ impl Vm {
         let subject = Subject {
             owner: place.owner(),
             cgroups: place.cgroups(),
+            namespace: place.account(),
             vmm: Some(vmm),
             vcpu_threads,
             iothreads,

@@ -6,10 +6,12 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use vtax_core::owner::Owner;
 use vtax_host::HostError;
 use vtax_host::cell::{Seat, Space, TapOptions};
 use vtax_host::scratch::MOUNT_POINT;
+use vtax_observe::NamespaceAccount;
 
 /// The properties of a guest's network device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +70,11 @@ pub(in crate::platform) trait Surroundings {
     /// The control groups of the command.
     fn cgroups(&self) -> Vec<PathBuf>;
 
+    /// The account of the command's PID namespace, where it has no control groups.
+    fn account(&self) -> Option<Arc<NamespaceAccount>> {
+        None
+    }
+
     /// The guest's side of the link.
     fn network(&self) -> Network;
 
@@ -100,6 +107,10 @@ impl Surroundings for Seat<'_> {
 
     fn cgroups(&self) -> Vec<PathBuf> {
         Seat::cgroups(self)
+    }
+
+    fn account(&self) -> Option<Arc<NamespaceAccount>> {
+        self.group().account()
     }
 
     fn network(&self) -> Network {

@@ -98,6 +98,7 @@ impl Guest {
                 Subject {
                     owner: seat.owner(),
                     cgroups: seat.cgroups(),
+                    namespace: seat.group().account(),
                     vmm: Some(pid),
                     vcpu_threads,
                     net_devices: vec![NetDevice {

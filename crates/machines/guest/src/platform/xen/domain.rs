@@ -247,6 +247,7 @@ mod tests {
             kernel: kernel.into(),
             initrd: "/i/initrd".into(),
             recipe: String::new(),
+            directory: None,
         };
         let files = Files {
             root: Path::new(root),

@@ -77,6 +77,7 @@ pub(in crate::run) fn observed(owner: &str, client: &str, is_vm: bool) -> Observ
         is_here: true,
         source: Source::Measured,
         is_paced: false,
+        is_own: false,
     }
 }
 

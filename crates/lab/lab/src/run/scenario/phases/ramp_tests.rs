@@ -353,6 +353,7 @@ fn drive(workload: &'static Fake, streams_lines: bool) -> (Seen, usize) {
             is_here: true,
             source: Source::Measured,
             is_paced: false,
+            is_own: false,
         }],
         processors: 1,
         energy: &[],

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The root file system of this host as that of a guest: each directory of it read-only below a writable layer of its own.
+//!
+//! A user namespace shows the host's mounts as one piece that no overlay takes apart. So each directory without mounts
+//! below it gets an overlay, and one with mounts is made anew with its entries. What other users and the running system
+//! keep is left out: homes, `/tmp`, `/run`, and file systems whose server may not answer.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use vtax_host::HostError;
+use vtax_kernel::mounts;
+
+/// The directories that are empty in the guest, but for the working directory and what a platform mounts there.
+const LEFT_OUT: [&str; 11] = [
+    "/boot",
+    "/dev",
+    "/home",
+    "/lost+found",
+    "/media",
+    "/mnt",
+    "/proc",
+    "/root",
+    "/run",
+    "/sys",
+    "/tmp",
+];
+
+/// File systems whose server can keep a process waiting for ever.
+const SERVED: [&str; 8] = ["9p", "afs", "autofs", "ceph", "cifs", "nfs", "nfs4", "smb3"];
+
+/// Secrets of the host that root could read in a guest, as patterns of the shell.
+pub(super) const SECRETS: &str = "etc/shadow etc/shadow- etc/gshadow etc/gshadow- etc/ssh/ssh_host_*_key etc/ssl/private \
+                                  etc/sudoers etc/sudoers.d etc/krb5.keytab";
+
+/// Whether a file of this host, by its path without links, is in the root of a guest with this working directory.
+pub fn shows(file: &Path, directory: &Path) -> bool {
+    let is_left_out = LEFT_OUT.iter().any(|left| file.starts_with(left));
+    !is_left_out
+        || directory
+            .canonicalize()
+            .is_ok_and(|kept| file.starts_with(kept))
+}
+
+/// A step of the assembly, in order. Paths are absolute in the host and in the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// An empty directory with these permissions.
+    Directory(PathBuf, u32),
+    /// A link to a target.
+    Link(PathBuf, PathBuf),
+    /// The host's directory below a writable layer.
+    Layer(PathBuf),
+}
+
+impl Step {
+    /// Three words for the script that performs it.
+    pub(super) fn words(&self) -> [OsString; 3] {
+        match self {
+            Self::Directory(path, mode) => ["d".into(), path.into(), format!("{mode:o}").into()],
+            Self::Link(path, target) => ["l".into(), path.into(), target.into()],
+            Self::Layer(path) => ["o".into(), path.into(), OsString::new()],
+        }
+    }
+}
+
+/// Returns the steps for the root of this host. `kept` are directories that are there, wherever they are.
+///
+/// # Errors
+/// When the root or the table of mounts cannot be read, or one of `kept` is no directory.
+pub(super) fn steps(kept: &[PathBuf]) -> Result<Vec<Step>, HostError> {
+    for directory in kept {
+        let found = fs::metadata(directory).map_err(HostError::file("read", directory))?;
+        if !found.is_dir() {
+            return Err(HostError::Setting(format!(
+                "{} is no directory, in which a command could run",
+                directory.display()
+            )));
+        }
+    }
+    let table = Path::new("/proc/self/mountinfo");
+    let table = fs::read(table).map_err(HostError::file("read", table))?;
+    let mut walk = Walk {
+        root: Path::new("/"),
+        kept,
+        mounts: BTreeSet::new(),
+        served: BTreeSet::new(),
+        steps: Vec::new(),
+    };
+    for mount in mounts::parse(&table) {
+        let is_served = mount.kind.starts_with("fuse") || SERVED.contains(&mount.kind.as_str());
+        if is_served {
+            walk.served.insert(mount.point.clone());
+        }
+        walk.mounts.insert(mount.point);
+    }
+    walk.visit(Path::new("/"), false)
+        .map_err(HostError::file("read", "/"))?;
+    Ok(walk.steps)
+}
+
+struct Walk<'a> {
+    /// Where the paths begin.
+    root: &'a Path,
+    kept: &'a [PathBuf],
+    mounts: BTreeSet<PathBuf>,
+    served: BTreeSet<PathBuf>,
+    steps: Vec<Step>,
+}
+
+impl Walk<'_> {
+    fn outside(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Adds the entries of a directory; with `only_kept` those that lead to a kept one.
+    fn visit(&mut self, directory: &Path, only_kept: bool) -> std::io::Result<()> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.outside(directory))? {
+            let entry = entry?;
+            names.push((entry.file_name(), entry.file_type()?));
+        }
+        names.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        for (name, kind) in names {
+            let path = directory.join(&name);
+            let leads = self.kept.iter().any(|kept| kept.starts_with(&path));
+            if kind.is_symlink() && !only_kept {
+                let target = fs::read_link(self.outside(&path))?;
+                self.steps.push(Step::Link(path, target));
+            } else if kind.is_dir() && (leads || !only_kept) {
+                self.add(&path, &name, leads)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, path: &Path, name: &OsStr, leads: bool) -> std::io::Result<()> {
+        let is_kept = self.kept.iter().any(|kept| kept == path);
+        let is_left_out =
+            LEFT_OUT.iter().any(|left| Path::new(left) == path) || self.served.contains(path);
+        // Below a directory that is left out, only what leads to a kept one is visited.
+        let is_beyond = LEFT_OUT.iter().any(|left| path.starts_with(left));
+        let mode = match name.to_str() {
+            Some("tmp") => 0o1777,
+            _ => 0o755,
+        };
+        if !is_kept && (is_left_out || is_beyond) {
+            self.steps.push(Step::Directory(path.to_owned(), mode));
+            return if leads {
+                self.visit(path, true)
+            } else {
+                Ok(())
+            };
+        }
+        let below = self.mounts.range(path.to_owned()..);
+        let has_mounts = below
+            .take_while(|mount| mount.starts_with(path))
+            .any(|mount| mount != path);
+        if !has_mounts {
+            self.steps.push(Step::Layer(path.to_owned()));
+            return Ok(());
+        }
+        let mode = fs::metadata(self.outside(path))
+            .map_or(mode, |found| found.permissions().mode() & 0o1777);
+        self.steps.push(Step::Directory(path.to_owned(), mode));
+        self.visit(path, false)
+    }
+}
+
+/// Performs the steps that follow as arguments, three words each.
+pub(super) const SCRIPT: &str = r#"mkdir $SEAT/lower $SEAT/upper $SEAT/work
+mkdir -m 755 $SEAT/root
+mount -t tmpfs -o mode=755 vtax $SEAT/root
+number=0
+while [ $# -gt 0 ]; do
+    case $1 in
+    d) mkdir -m "$3" "$SEAT/root$2" ;;
+    l) ln -s "$3" "$SEAT/root$2" ;;
+    o)
+        number=$((number + 1))
+        mkdir $SEAT/lower/$number $SEAT/upper/$number $SEAT/work/$number "$SEAT/root$2"
+        mount --bind "$2" $SEAT/lower/$number
+        options=lowerdir=$SEAT/lower/$number,upperdir=$SEAT/upper/$number,workdir=$SEAT/work/$number
+        mount -t overlay -o $options$LAYER_OPTIONS vtax "$SEAT/root$2"
+        ;;
+    esac
+    shift 3
+done
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn walked(root: &Path, kept: &[&str], mounts: &[&str], served: &[&str]) -> Vec<Step> {
+        let kept: Vec<PathBuf> = kept.iter().map(PathBuf::from).collect();
+        let set = |paths: &[&str]| paths.iter().map(PathBuf::from).collect();
+        let mut walk = Walk {
+            root,
+            kept: &kept,
+            mounts: set(mounts),
+            served: set(served),
+            steps: Vec::new(),
+        };
+        walk.visit(Path::new("/"), false).unwrap();
+        walk.steps
+    }
+
+    fn directory(path: &str) -> Step {
+        Step::Directory(
+            path.into(),
+            if path.ends_with("tmp") { 0o1777 } else { 0o755 },
+        )
+    }
+
+    fn layer(path: &str) -> Step {
+        Step::Layer(path.into())
+    }
+
+    #[test]
+    fn homes_are_left_out_but_for_the_way_to_the_working_directory() {
+        let root = tempfile::tempdir().unwrap();
+        for path in [
+            "usr/bin",
+            "home/me/app",
+            "home/me/mail",
+            "home/other",
+            "root",
+            "tmp/x",
+        ] {
+            fs::create_dir_all(root.path().join(path)).unwrap();
+        }
+        symlink("usr/bin", root.path().join("bin")).unwrap();
+        fs::write(root.path().join("file"), "").unwrap();
+        let expected = [
+            Step::Link("/bin".into(), "usr/bin".into()),
+            directory("/home"),
+            directory("/home/me"),
+            layer("/home/me/app"),
+            directory("/root"),
+            directory("/tmp"),
+            layer("/usr"),
+        ];
+        assert_eq!(walked(root.path(), &["/home/me/app"], &[], &[]), expected);
+    }
+
+    #[test]
+    fn a_file_of_a_home_is_shown_below_the_working_directory_alone() {
+        let own = tempfile::tempdir().unwrap();
+        let own = own.path().canonicalize().unwrap();
+        assert!(shows(&own.join("app"), &own));
+        assert!(!shows(Path::new("/home/me/app"), &own));
+        assert!(shows(Path::new("/usr/bin/app"), &own));
+    }
+
+    #[test]
+    fn a_directory_with_mounts_is_made_anew_and_one_that_is_served_is_not_looked_at() {
+        let root = tempfile::tempdir().unwrap();
+        for path in ["srv/hangs/deep", "srv/own/deep", "srv/plain"] {
+            fs::create_dir_all(root.path().join(path)).unwrap();
+        }
+        let mounts = ["/", "/srv/hangs", "/srv/own"];
+        let expected = [
+            directory("/srv"),
+            directory("/srv/hangs"),
+            layer("/srv/own"),
+            layer("/srv/plain"),
+        ];
+        assert_eq!(walked(root.path(), &[], &mounts, &["/srv/hangs"]), expected);
+    }
+}
