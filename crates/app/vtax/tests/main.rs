@@ -40,6 +40,7 @@ mod prometheus;
 mod push;
 mod record;
 mod remote_machine;
+mod rootless;
 mod run;
 mod setup;
 mod shapes;

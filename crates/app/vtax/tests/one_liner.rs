@@ -4,9 +4,7 @@
 use crate::support::work::{executable, run_in_order, text, trials as trials_of};
 use crate::support::{can_run_trials, finish, the_host, vtax};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use vtax_results::Trial;
 
 /// Runs a command line after `vtax run`.
@@ -200,31 +198,6 @@ fn a_dry_run_finds_what_a_run_finds() {
         let (status, text) = refused(&[&platform, arguments].concat(), folder.path());
         assert_eq!(status, Some(0), "{arguments:?}: {text}");
     }
-}
-
-#[test(needs = [can_run_trials()])]
-fn another_user_gets_the_command_to_type() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // The build's directory may be closed to other users.
-    let program = folder.path().join("vtax");
-    fs::copy(env!("CARGO_BIN_EXE_vtax"), &program).unwrap();
-    let mut command = Command::new("setpriv");
-    command
-        .args(["--reuid", "65534", "--clear-groups"])
-        .arg(&program);
-    command.args(["run", "--platform", "native", "--", "sh", "-c", "echo a"]);
-    let output = command.current_dir(folder.path()).output().unwrap();
-    let text = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(5), "{text}");
-    let wanted = format!(
-        "sudo {} run --platform native -- sh -c 'echo a'",
-        program.display()
-    );
-    assert!(
-        text.starts_with(&wanted) && text.lines().count() == 1,
-        "{text}"
-    );
 }
 
 /// A load generator of a name that is known, which runs for a second.

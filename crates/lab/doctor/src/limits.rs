@@ -4,6 +4,7 @@
 use super::{Answer, Finding, Options, Subject, Topic};
 use vtax_host::Roots;
 use vtax_host::cell::requirements;
+use vtax_host::rootless;
 
 pub(super) const PRIVILEGES: &str = "privileges";
 
@@ -27,6 +28,11 @@ fn privileges(roots: &Roots) -> Vec<Finding> {
         Some("0") => "root".to_owned(),
         user => format!("user {}", user.unwrap_or("unknown")),
     };
+    if let Some(user) = rootless::user() {
+        let seen =
+            format!("user {user}, in a user namespace with every capability over its own trials");
+        return vec![subject.partly(seen, rootless::SCOPE)];
+    }
     let missing = requirements::lacking(&status);
     if missing.is_empty() {
         return vec![subject.yes(format!("{user}, with every capability that vtax uses"))];
@@ -44,7 +50,7 @@ fn privileges(roots: &Roots) -> Vec<Finding> {
         format!("{user}, {lacks} of {all} needed capabilities missing")
     };
     let mut findings = vec![subject.finding(answer, seen).remedy(
-        "run as root for trials on this host: sudo vtax …; the first lines name what works without",
+        "allow user namespaces, or run as root for trials on this host: sudo vtax …; the first lines name what works without",
     )];
     // An ordinary user lacks all of them, for one reason.
     if lacks < all {

@@ -4,6 +4,7 @@
 use super::limits::PRIVILEGES;
 use super::places::TESTBEDS;
 use super::{Answer, Finding, Summary, Topic};
+use vtax_host::rootless;
 
 /// The commands that need no root, by their purpose.
 const WITHOUT_ROOT: &str = "top, record, charge, exporter and web show guests (more of them to root); \
@@ -59,7 +60,14 @@ pub(super) fn lines(findings: &[Finding], summary: &Summary) -> Vec<Line> {
         }
     });
     lines.extend(guests(findings));
-    if !is_root {
+    if rootless::user().is_some() {
+        lines.push(line(Answer::Partly, "without root", rootless::SCOPE));
+        lines.push(line(
+            Answer::No,
+            "needs root",
+            "density on this host, cap, image build, testbed build, meter calibrate: sudo vtax …",
+        ));
+    } else if !is_root {
         lines.push(line(Answer::Yes, "without root", WITHOUT_ROOT));
         lines.push(line(
             Answer::No,

@@ -107,7 +107,9 @@ pub struct CommandArgs {
           value_parser = known(StringValueParser::new(), platforms), conflicts_with_all = ["plan", "fleet", "quick"])]
     pub platform: Vec<String>,
     /// Measure an image: oci:DIR, oci:FILE.tar, dir:ROOT or podman:NAME. Its entry point is the service, unless --serve
-    /// gives another. Without --platform it runs natively, in a container and in a VM (qemu).
+    /// gives another. Without --platform it runs natively, in a container and in a VM (qemu). `host` are the files of this host,
+    /// with the current directory, natively and in a container; it is the default where the command names a file of this host, or
+    /// a program that vtax's image lacks.
     #[arg(long, value_name = "IMAGE", conflicts_with_all = ["plan", "fleet", "quick"])]
     pub image: Option<String>,
     /// Compare variants in one run, such as two builds: NAME=VALUE, first the one that the others are compared with. The value

@@ -5,14 +5,21 @@ use crate::Outcome;
 use crate::cli::DoctorArgs;
 use crate::exit::CannotHere;
 use crate::output::{out, write_data};
+use crate::progress::note;
 use vtax_doctor::{self as doctor, HostProbes, KvmBoot, Options, Style};
 use vtax_guest::image::{self, Recipe};
 use vtax_guest::platform::qemu;
 use vtax_host::signals::{Signals, end_with_reader};
-use vtax_host::{HostError, Roots};
+use vtax_host::{HostError, Roots, rootless};
 use vtax_lab::place::Place;
 
 pub fn run(arguments: &DoctorArgs) -> Outcome {
+    // What a run of this user can do. Where it can do nothing, the findings say why.
+    if !rootless::is_root()
+        && let Err(refused) = rootless::enter()
+    {
+        note(&refused.to_string());
+    }
     let signals = Signals::install()?;
     let probes = HostProbes {
         boot: Some(Box::new(boot_on_kvm)),

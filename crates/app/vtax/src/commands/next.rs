@@ -5,10 +5,12 @@ use crate::Outcome;
 use crate::output::out;
 use vtax_doctor::{self as doctor, Answer, HostProbes, Options, Summary};
 use vtax_guest::image;
-use vtax_host::Roots;
 use vtax_host::signals::{Signals, end_with_reader};
+use vtax_host::{Roots, rootless};
 
 pub fn run() -> Outcome {
+    // Where it is refused, a run needs root.
+    let runs = rootless::is_root() || rootless::enter().is_ok();
     let signals = Signals::install()?;
     // A step needs neither the boot of a guest nor the look into an emulated host.
     let probes = HostProbes {
@@ -24,8 +26,7 @@ pub fn run() -> Outcome {
     let findings = doctor::examine(&Roots::host(), &options);
     signals.check()?;
     end_with_reader()?;
-    let is_root = rustix::process::geteuid().is_root();
-    let steps = steps(&doctor::summarize(&findings), is_root);
+    let steps = steps(&doctor::summarize(&findings), rootless::is_root(), runs);
     out!(
         "vtax measures what virtualization costs. Next steps on this host:\n\n{}\n{}",
         steps
@@ -38,7 +39,8 @@ pub fn run() -> Outcome {
 }
 
 /// The command lines of the next steps, each with its effect.
-fn steps(summary: &Summary, is_root: bool) -> Vec<(String, String)> {
+/// The steps of a user; `runs` says whether this user runs trials.
+fn steps(summary: &Summary, is_root: bool, runs: bool) -> Vec<(String, String)> {
     let step = |command: String, effect: &str| (command, effect.to_owned());
     let mut steps = vec![step(
         "vtax top".to_owned(),
@@ -51,9 +53,10 @@ fn steps(summary: &Summary, is_root: bool) -> Vec<(String, String)> {
         .map(|one| one.name.as_str())
         .collect();
     let sudo = if is_root { "" } else { "sudo " };
+    let run = if runs { "" } else { sudo };
     match usable.as_slice() {
         [first, second, ..] => steps.push(step(
-            format!("{sudo}vtax run --platform {first},{second} -- sha256sum /usr/bin/perl"),
+            format!("{run}vtax run --platform {first},{second} -- sha256sum /usr/bin/perl"),
             "a command on two platforms, without a plan",
         )),
         _ => {
@@ -100,7 +103,7 @@ mod tests {
     }
 
     fn lines(summary: &Summary, is_root: bool) -> String {
-        let steps = steps(summary, is_root);
+        let steps = steps(summary, is_root, is_root);
         steps.into_iter().map(|(line, _)| line + "\n").collect()
     }
 
@@ -124,6 +127,13 @@ mod tests {
             user.contains("sudo vtax run") && !user.contains("--place testbed:kvm"),
             "{user}"
         );
+    }
+
+    #[test]
+    fn a_user_who_runs_trials_without_root_gets_no_sudo_for_them() {
+        let steps = steps(&summary(&["native", "container"]), false, true);
+        let run = steps.iter().find(|(line, _)| line.contains("vtax run"));
+        assert!(run.unwrap().0.starts_with("vtax run"), "{steps:?}");
     }
 
     #[test]

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `vtax run --platform … -- COMMAND`: the plan of a command that is measured without a plan file.
 
+mod root;
 mod variant;
+
+pub use root::seen;
 
 use crate::cli::CommandArgs;
 use std::path::{Path, PathBuf};
@@ -123,6 +126,10 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
         (words, None) => join(words),
     };
     let service = arguments.serve.as_deref();
+    let root = root::image(arguments, service.unwrap_or(&load))?;
+    let is_host = root
+        .as_deref()
+        .is_some_and(|text| text.starts_with("host:"));
     let first = variants.first();
     // The entry point of an image has the image's name.
     let image = arguments.image.as_deref().filter(|text| !of_variant(text));
@@ -131,7 +138,7 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
             .filter(|one| one.is_image)
             .map(|one| one.value.as_str())
     });
-    let of_image = if arguments.ready.is_some() {
+    let of_image = if arguments.ready.is_some() && !is_host {
         image
     } else {
         None
@@ -179,10 +186,11 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
     if arguments.no_canary {
         plan.text("canary", "off");
     }
-    if let Some(image) = arguments.image.as_deref().filter(|text| !of_variant(text)) {
+    if let Some(image) = root.as_deref().filter(|text| !of_variant(text)) {
         plan.text("image", &absolute_image(image)?);
     }
     let platforms: Vec<&str> = match arguments.platform.as_slice() {
+        [] if is_host => root::PLATFORMS.to_vec(),
         [] => IMAGE_PLATFORMS.to_vec(),
         given => given.iter().map(String::as_str).collect(),
     };
@@ -215,7 +223,7 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
     let common = arguments.files.iter().filter(|path| !of_variants(path));
     let files = common.map(|path| absolute(path));
     let mut files = files.collect::<Result<Vec<String>, CommandLineError>>()?;
-    let has_image = arguments.image.is_some() || variants.iter().any(|one| one.is_image);
+    let has_image = root.is_some() || variants.iter().any(|one| one.is_image);
     if !has_image {
         let own = service.or(load.as_deref()).unwrap_or_default();
         files.extend(

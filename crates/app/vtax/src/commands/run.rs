@@ -16,9 +16,10 @@ use std::sync::Arc;
 use std::time::Instant;
 use vtax_core::{Source, counted};
 use vtax_guest::image::{self, Recipe};
+use vtax_host::cell::requirements;
 use vtax_host::roots::Roots;
 use vtax_host::signals::{Signals, end_with_reader};
-use vtax_host::{HostError, cell, kernel_file};
+use vtax_host::{HostError, cell, kernel_file, rootless};
 use vtax_lab::LabError;
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, StopRule, Variation, treatments};
@@ -57,11 +58,25 @@ pub fn check_root(at: &PlaceArgs, planned: &Planned<'_>) -> Outcome {
             let catalogue = planned.catalogue;
             let mut guests = planned.treatments.iter().flat_map(PlannedTreatment::guests);
             if !guests.all(|guest| catalogue.is_external(guest.platform_kind, guest.settings)) {
-                NeedsRoot::check_capabilities("a run makes namespaces, mounts and control groups")?;
+                enter_without_root()?;
             }
             Ok(())
         }
     }
+}
+
+/// Makes this process able to create cells, where it is not: as an ordinary user.
+fn enter_without_root() -> Result<(), HostError> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if requirements::lacking(&status)
+        .iter()
+        .all(|capability| !capability.needed)
+    {
+        return Ok(());
+    }
+    rootless::enter()?;
+    note(&format!("without root: {}", rootless::SCOPE));
+    Ok(())
 }
 
 pub fn run(arguments: RunArgs) -> Outcome {
@@ -106,6 +121,11 @@ pub fn run(arguments: RunArgs) -> Outcome {
         check_gate(gate, &planned)?;
     }
     check_root(&arguments.at, &planned)?;
+    if arguments.plan.is_none()
+        && let Some(root) = one_liner::seen(plan.settings.text("image"))
+    {
+        note(&root);
+    }
     if dry_run {
         return dry_run::show(planned, &arguments, shard);
     }
