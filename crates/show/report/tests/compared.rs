@@ -34,6 +34,31 @@ fn shards_are_read_together_and_strangers_refused() {
 }
 
 #[test]
+fn a_run_without_root_beside_one_with_root_differs_in_what_decides_costs() {
+    let fake = Fake {
+        trouble: false,
+        ..Fake::default()
+    };
+    let (_one, _, with_root) = run(&fake);
+    let (_two, results, _) = run(&fake);
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        let scope = ("scope".to_owned(), "measured without root".to_owned());
+        trial.environment.extend([scope]);
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let without = analyse(&ResultsDir::open(results.path()).unwrap()).unwrap();
+    let compared = compare::compare(&with_root, &[&with_root, &without]);
+    let decides = |run: usize| {
+        let mut hosts = compared.others[run].hosts.iter();
+        hosts.any(|one| one.decides && one.fact.starts_with("scope of the costs"))
+    };
+    assert_eq!([decides(0), decides(1)], [false, true]);
+    let compared = compare::compare(&without, &[&without]);
+    assert!(compared.others[0].hosts.iter().all(|one| !one.decides));
+}
+
+#[test]
 fn any_number_of_runs_are_compared_with_the_first_by_label() {
     let (_one, _, before) = run(&Fake {
         trouble: false,

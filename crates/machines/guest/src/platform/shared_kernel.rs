@@ -57,9 +57,13 @@ impl SharedKernelTarget {
         entrance: Entrance,
         facts: impl IntoIterator<Item = (&'static str, String)>,
     ) -> Result<Self, HostError> {
+        let layout = match seat.group().account() {
+            Some(_) => "none: its account is a PID namespace".to_owned(),
+            None => seat.cgroup_layout().to_string(),
+        };
         let mut environment = BTreeMap::from([
             ("kernel".to_owned(), release()),
-            ("cgroup.layout".to_owned(), seat.cgroup_layout().to_string()),
+            ("cgroup.layout".to_owned(), layout),
             ("root.layer".to_owned(), root.layer.to_string()),
             ("command.prefix".to_owned(), entrance.prefix.join(" ")),
         ]);

@@ -120,6 +120,14 @@ fn a_source_is_a_path_or_a_name_with_its_kind_before_it() {
     assert_eq!(source("dir:/x").unwrap(), Source::Directory("/x".into()));
     let podman = source("podman:localhost/a:latest").unwrap();
     assert_eq!(podman.to_string(), "podman:localhost/a:latest");
+    assert_eq!(source("host").unwrap(), Source::Host("/".into()));
+    let host = source("host:/srv/a:b").unwrap();
+    assert_eq!(host, Source::Host("/srv/a:b".into()));
+    assert_eq!(source(&host.to_string()).unwrap(), host);
+    for wrong in ["host:", "host:here", "host:/a/../b"] {
+        let message = source(wrong).unwrap_err().to_string();
+        assert!(message.contains("absolute path"), "{message}");
+    }
     for wrong in ["", "oci:", "a.tar", "podman:--all", "docker:x"] {
         let message = source(wrong).unwrap_err().to_string();
         assert!(message.contains("write oci:"), "{message}");
