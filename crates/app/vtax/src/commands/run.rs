@@ -75,7 +75,7 @@ fn enter_without_root() -> Result<(), HostError> {
         return Ok(());
     }
     rootless::enter()?;
-    note(&format!("without root: {}", rootless::SCOPE));
+    note(rootless::SCOPE);
     Ok(())
 }
 
