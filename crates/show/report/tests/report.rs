@@ -836,3 +836,47 @@ fn ratios_are_at_equal_speeds_of_the_host_where_the_canary_tells_something() {
     results.rewrite_trial(&trial).unwrap();
     analyse(&results).unwrap();
 }
+
+#[test]
+fn the_typical_pair_is_compared_where_the_plan_asks_for_it() {
+    let fake = Fake {
+        trouble: false,
+        blocks: 12,
+        platforms: vec!["native", "qemu"],
+        ..Fake::default()
+    };
+    let (_folder, results, _) = run(&fake);
+    // Of one trial in eight only its slowness is seen.
+    for mut trial in results.trials().map(Result::unwrap) {
+        if trial.index % 8 == 3 {
+            let cost = &mut trial
+                .metrics
+                .get_mut("cpu.per_work")
+                .unwrap()
+                .quantity
+                .value;
+            *cost *= 3.0;
+            results.rewrite_trial(&trial).unwrap();
+        }
+    }
+    let width = |analysis: &vtax_report::analysis::Analysis| {
+        let interval = cpu(analysis).interval().unwrap();
+        assert!(interval.contains(3.1), "{interval:?}");
+        interval.high / interval.low
+    };
+    let mean = analyse(&results).unwrap();
+    fs::write(results.path().join("plan.toml"), "estimate = \"typical\"\n").unwrap();
+    let typical = analyse(&results).unwrap();
+    assert!(
+        width(&typical) < 0.7 * width(&mean),
+        "{} {}",
+        width(&typical),
+        width(&mean)
+    );
+    assert!(cpu(&typical).tax.unwrap().typical);
+    let line = typical
+        .noise
+        .iter()
+        .any(|line| line.contains("typical pair of trials"));
+    assert!(line, "{:?}", typical.noise);
+}

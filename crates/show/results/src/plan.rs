@@ -84,6 +84,13 @@ impl RunPlan {
             .is_some_and(|rule| rule == "\"until\"")
     }
 
+    /// Whether comparisons are of the typical pair of trials, in place of the mean.
+    pub fn is_of_typical_pairs(&self) -> bool {
+        self.keys
+            .get("estimate")
+            .is_some_and(|estimate| estimate == "\"typical\"")
+    }
+
     /// The keys that only one of two plans has, or that differ; `None` where a plan cannot be read.
     pub fn differing(&self, other: &Self) -> Option<Vec<String>> {
         self.differing_as("", other, "")

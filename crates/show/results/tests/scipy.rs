@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 use std::process::Command;
 use vtax_results::stats::{
-    Random, benjamini_hochberg, changepoints, hodges_lehmann, outliers, paired_tax, quantile,
-    trend, unpaired_tax,
+    Random, benjamini_hochberg, changepoints, controlled_tax, hodges_lehmann, outliers, paired_tax,
+    quantile, trend, typical_tax, unpaired_tax,
 };
 use vtax_testkit::needs::python_modules;
 use vtax_testkit::results::normal;
@@ -68,6 +68,22 @@ for one in json.load(open(sys.argv[1])):
             far *= 2
         half = optimize.brentq(lambda x: np.log(evidence(mean + x * error) / 20), 0, far, xtol=1e-14) * error
         found["anytime"] = [np.exp(mean - half), np.exp(mean + half)]
+    # Regression on a control; the coefficient is shrunk by the F of its test.
+    x = np.array(one["controls"][0]) - np.array(one["controls"][1])
+    line = stats.linregress(x, d)
+    shrunk = 1 - 2 / (line.slope / line.stderr) ** 2
+    if n >= 6 and shrunk > 0:
+        rest = d - shrunk * line.slope * x
+        error = np.sqrt(((rest - rest.mean()) ** 2).sum() / (n - 2) * (1 / n + x.mean() ** 2 / ((x - x.mean()) ** 2).sum()))
+        half = stats.t.ppf(0.975, n - 2) * error
+        found["controlled"] = [shrunk * line.slope, np.exp(rest.mean() - half), np.exp(rest.mean() + half)]
+    # The ends of the values that the test of signed ranks does not refuse.
+    if n >= 6:
+        averages = sorted((d[i] + d[j]) / 2 for i in range(n) for j in range(i, n))
+        keeps = lambda at: stats.wilcoxon(d - at, method="exact").pvalue > 0.05
+        low = next(w for w in averages if keeps(w + 1e-9))
+        high = next(w for w in reversed(averages) if keeps(w - 1e-9))
+        found["typical"] = [np.exp(low), np.exp(high)]
     if n <= 6:
         found["exchange_p"] = exact((a, b), lambda x, y, axis: x.mean(axis=axis) - y.mean(axis=axis), "independent")
     out.append(found)
@@ -89,6 +105,8 @@ fn close(what: &str, found: f64, expected: &Value) {
 struct Set {
     treatment: Vec<f64>,
     baseline: Vec<f64>,
+    /// A control of each, which tells a part of it.
+    controls: [Vec<f64>; 2],
     p: Vec<f64>,
     series: Vec<f64>,
 }
@@ -100,9 +118,16 @@ fn generate(seed: u64) -> Set {
         let spike = if random.uniform() < 0.1 { 2.0 } else { 1.0 };
         spike * 10.0 * (0.1 * normal(random)).exp()
     };
+    let treatment: Vec<f64> = (0..n).map(|_| 1.05 * value(random)).collect();
+    let baseline: Vec<f64> = (0..n).map(|_| value(random)).collect();
+    let controls = [&treatment, &baseline].map(|values| {
+        let controls = values.iter().map(|of| of.ln() + 0.2 * normal(random));
+        controls.collect()
+    });
     Set {
-        treatment: (0..n).map(|_| 1.05 * value(random)).collect(),
-        baseline: (0..n).map(|_| value(random)).collect(),
+        treatment,
+        baseline,
+        controls,
         p: (0..1 + random.below(20))
             .map(|_| random.uniform().powi(3))
             .collect(),
@@ -118,7 +143,10 @@ fn statistics_agree_with_scipy_and_statsmodels() {
     let data: Vec<Value> = sets
         .iter()
         .map(|set| {
-            json!({"treatment": set.treatment, "baseline": set.baseline, "p": set.p, "series": set.series})
+            json!({
+                "treatment": set.treatment, "baseline": set.baseline, "controls": set.controls, "p": set.p,
+                "series": set.series,
+            })
         })
         .collect();
     let folder = tempfile::tempdir().unwrap();
@@ -132,7 +160,7 @@ fn statistics_agree_with_scipy_and_statsmodels() {
     assert!(output.status.success(), "{complaint}");
     let theirs: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(theirs.len(), sets.len());
-    let (mut splits, mut looks) = (0, 0);
+    let (mut splits, mut looks, mut controls) = (0, 0, 0);
     for (index, (set, there)) in sets.iter().zip(&theirs).enumerate() {
         let seed = index as u64;
         let n = set.treatment.len();
@@ -151,6 +179,41 @@ fn statistics_agree_with_scipy_and_statsmodels() {
                 looks += 1;
             }
             (own, other) => assert!(own.is_none() && other.is_none(), "{own:?} {other:?}"),
+        }
+        let values = set
+            .treatment
+            .iter()
+            .copied()
+            .zip(set.baseline.iter().copied());
+        let values: Vec<(f64, f64)> = values.collect();
+        let [own, other] = &set.controls;
+        let beside: Vec<(f64, f64)> = own.iter().copied().zip(other.iter().copied()).collect();
+        match (
+            controlled_tax(&tax, &values, &beside),
+            there.get("controlled"),
+        ) {
+            (Some(found), Some(expected)) => {
+                let interval = found.tax.interval.unwrap();
+                close("coefficient", found.coefficient, &expected[0]);
+                close("low end at equal controls", interval.low, &expected[1]);
+                close("high end at equal controls", interval.high, &expected[2]);
+                controls += 1;
+            }
+            (own, other) => assert!(own.is_none() && other.is_none(), "{own:?} {other:?}"),
+        }
+        let typical = typical_tax(&tax, &values);
+        assert_eq!(typical.is_some(), there.get("typical").is_some());
+        if let Some(interval) = typical.and_then(|tax| tax.interval) {
+            close(
+                "low end of the typical pair",
+                interval.low,
+                &there["typical"][0],
+            );
+            close(
+                "high end of the typical pair",
+                interval.high,
+                &there["typical"][1],
+            );
         }
         let flips = there["flip_p"].as_f64().unwrap();
         match n {
@@ -203,5 +266,6 @@ fn statistics_agree_with_scipy_and_statsmodels() {
         }
     }
     assert!(looks > 100, "{looks}");
+    assert!(controls > 50, "{controls}");
     assert!(splits > 190, "{splits} series have a change");
 }

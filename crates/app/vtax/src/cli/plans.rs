@@ -142,6 +142,9 @@ pub struct CommandArgs {
     /// The most runs on each platform, with --until.
     #[arg(long, value_name = "RUNS", default_value_t = 100, requires = "until", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     pub at_most: u32,
+    /// Compare the typical pair of trials, which rare slow trials do not move, in place of the mean of all.
+    #[arg(long, requires = "guests", conflicts_with = "until")]
+    pub typical: bool,
     /// Run no canary, the short reference beside trials that shows how fast this host is at that time.
     #[arg(long, requires = "guests")]
     pub no_canary: bool,

@@ -183,6 +183,9 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
             .text("stop.until", &until.to_string())
             .value("stop.minimum", arguments.runs.clamp(2, arguments.at_most));
     }
+    if arguments.typical {
+        plan.text("estimate", "typical");
+    }
     if arguments.no_canary {
         plan.text("canary", "off");
     }

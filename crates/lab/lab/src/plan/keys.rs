@@ -69,6 +69,7 @@ keys! {
         "meters": Text("list of names"), [] "the meters to read, such as `[\"auto\"]`, the default";
         "canary": Choice(&["auto", "on", "off"]), ["auto"] "the reference of this host's speed beside trials; `auto`: on hosts that are not emulated";
         "minimum_effect": Number(0.0, 10.0), ["0.02"] "a relative difference of no interest: what is surely smaller is called the same";
+        "estimate": Choice(&["mean", "typical"]), ["mean"] "what ratios are of: the mean of all pairs of trials, or the typical pair, which rare slow trials do not move";
         "baseline": Text("platform, or section of levels"), [] "what every treatment is compared with";
         "stop": Text("section"), [] "the rule to stop before the last block";
         "quick": Text("section"), [] "what the quick profile changes";

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use vtax_core::counted;
 use vtax_results::numbers::{percent, ratio};
 use vtax_results::stats::{
-    Trend, benjamini_hochberg, correlation, hodges_lehmann, mean, outliers, trend,
+    Trend, benjamini_hochberg, correlation, hodges_lehmann, mean, outliers, trend, typical_tax,
 };
 use vtax_results::text::few;
 
@@ -72,6 +72,15 @@ pub(super) fn note_outliers(comparison: &mut Comparison, pairs: &Pairs) {
         named.join(", "),
         ratio(robust, None).value
     ));
+}
+
+/// Makes the ratio that of the typical pair, where there are enough pairs.
+pub(super) fn set_typical(comparison: &mut Comparison, pairs: &Pairs) {
+    let values: Vec<(f64, f64)> = pairs.iter().map(|(_, one, other)| (*one, *other)).collect();
+    let found = comparison.tax.and_then(|tax| typical_tax(&tax, &values));
+    if let Some(tax) = found {
+        (comparison.tax, comparison.ratio) = (Some(tax), Some(tax.ratio));
+    }
 }
 
 /// A finding for one series, with its p-value.

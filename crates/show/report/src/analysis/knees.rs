@@ -90,6 +90,7 @@ pub(super) fn compare(
         sd: None,
         sequential: false,
         controlled: false,
+        typical: false,
     });
 }
 

@@ -140,6 +140,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     let method = Method {
         minimum_effect: run.minimum_effect,
         sequential,
+        typical: plan.is_of_typical_pairs(),
     };
     let controls = Controls::from_trials(&trials);
     let (mut comparisons, pairs) = match standing {
@@ -279,6 +280,8 @@ struct Method {
     minimum_effect: f64,
     /// Whether the run was looked at while it went on.
     sequential: bool,
+    /// Whether ratios are of the typical pair of trials.
+    typical: bool,
 }
 
 impl Method {
@@ -287,6 +290,8 @@ impl Method {
         checks::note_outliers(comparison, pairs);
         if self.sequential {
             comparison.tax = comparison.tax.map(vtax_results::stats::Tax::at_any_time);
+        } else if self.typical {
+            checks::set_typical(comparison, pairs);
         }
         noise::put_above_floor(comparison, pairs);
         fleet.judge(comparison, pairs);

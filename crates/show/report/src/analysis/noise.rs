@@ -7,11 +7,12 @@ use super::{Analysis, Comparison};
 use std::collections::BTreeMap;
 use vtax_core::counted;
 use vtax_results::numbers::percent;
-use vtax_results::stats::{above_floor, noise_floor};
+use vtax_results::stats::{FEWEST_TO_RANK, above_floor, noise_floor};
 
 /// Widens the interval of a paired comparison to the noise floor, where the floor is wider.
 pub(super) fn put_above_floor(comparison: &mut Comparison, pairs: &Pairs) {
-    let Some(tax) = comparison.tax.filter(|tax| tax.paired) else {
+    // The floor is of means: slow trials, which do not move the typical pair, would widen its interval again.
+    let Some(tax) = comparison.tax.filter(|tax| tax.paired && !tax.typical) else {
         return;
     };
     let values: Vec<(f64, f64)> = pairs.iter().map(|(_, one, other)| (*one, *other)).collect();
@@ -57,6 +58,12 @@ pub(super) fn lines(analysis: &Analysis) -> Vec<String> {
         lines.push(format!(
             "{NOISE_FLOOR}, the most that so many pairs of identical treatments differ by chance on this host: {}.",
             shown.join("; ")
+        ));
+    }
+    if analysis.plan.is_of_typical_pairs() {
+        lines.push(format!(
+            "Ratios of {FEWEST_TO_RANK} pairs or more are those of the typical pair of trials (estimate = \"typical\"): they leave \
+             out what rare slow trials cost."
         ));
     }
     let counts = analysis.counts;

@@ -41,7 +41,7 @@ pub use permutation::{benjamini_hochberg, cliffs_delta};
 pub use power::{Pilot, half_width, pairs_for_width, pairs_to_show};
 pub use quantiles::{Unsupported, percentile, quantile_interval, supports, values_to_support};
 pub use random::{Random, seed_of};
-pub use robust::{hodges_lehmann, outliers};
+pub use robust::{FEWEST_TO_RANK, hodges_lehmann, outliers, typical_tax};
 pub use sequence::anytime_half_width;
 pub use shift::{SHIFT_QUANTILES, confidence_of_each, shift_ratio};
 pub use steady::{SteadyState, classify, has_reading_each, rates};

@@ -48,6 +48,9 @@ pub struct Tax {
     /// Whether it holds at equal controls of both sides, whose coefficient took a degree of freedom.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub controlled: bool,
+    /// Whether it is of the typical pair, which rare slow trials do not move, in place of the mean of all.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub typical: bool,
 }
 
 impl Tax {
@@ -70,6 +73,7 @@ impl Tax {
             sd: None,
             sequential: false,
             controlled: false,
+            typical: false,
         }
     }
 
