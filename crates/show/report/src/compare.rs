@@ -4,8 +4,8 @@
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::words::most_frequent_reason;
 use crate::analysis::{
-    Analysis, BetweenRuns, Comparison, MetricSummary, TreatmentSummary, between_runs, by_key,
-    distinct, judge, knee_bounds, unpaired, withheld,
+    Analysis, BetweenRuns, Comparison, MetricSummary, SCOPE, TreatmentSummary, between_runs,
+    by_key, distinct, judge, knee_bounds, unpaired, withheld,
 };
 use crate::history::Of;
 use serde::Serialize;
@@ -191,8 +191,6 @@ fn bound(knee: &mut Comparison, before: &Labelled<'_>, after: &Labelled<'_>) {
 
 type Labelled<'a> = HashMap<&'a str, &'a TreatmentSummary>;
 
-/// The fact of trials that were measured without root.
-const SCOPE: &str = "scope";
 /// The scope of trials without that fact.
 const WHOLE: &str = "with root: all of the host's work for a guest";
 

@@ -3,7 +3,7 @@
 
 use crate::support::run;
 use std::fs;
-use vtax_report::analysis::{BetweenRuns, analyse, analyse_shards};
+use vtax_report::analysis::{Analysis, BetweenRuns, analyse, analyse_shards};
 use vtax_report::{compare, export};
 use vtax_results::stats::Verdict;
 use vtax_results::{ResultsDir, ResultsError};
@@ -48,6 +48,12 @@ fn a_run_without_root_beside_one_with_root_differs_in_what_decides_costs() {
         results.rewrite_trial(&trial).unwrap();
     }
     let without = analyse(&ResultsDir::open(results.path()).unwrap()).unwrap();
+    let told = |run: &Analysis| {
+        run.noise
+            .iter()
+            .any(|line| line == "Measured without root.")
+    };
+    assert_eq!([told(&with_root), told(&without)], [false, true]);
     let compared = compare::compare(&with_root, &[&with_root, &without]);
     let decides = |run: usize| {
         let mut hosts = compared.others[run].hosts.iter();

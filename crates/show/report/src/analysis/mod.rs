@@ -72,6 +72,9 @@ use vtax_results::{
     TrialOutcome, is_difference, together,
 };
 
+/// The fact of a trial that says what its costs leave out.
+pub(crate) const SCOPE: &str = "scope";
+
 /// Series with a steadiness class: metric of the target, name, and direction. Network counters are the host's, which
 /// sends the bytes that the target receives.
 const STEADY_SERIES: [(&str, &str, Better); 3] = [
@@ -188,6 +191,8 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     let installations = installations::sentences(&installed, &host);
     let energy = energy::lines(&summaries, trials.iter().map(|read| &read.trial));
     let launches = launch::lines(counted());
+    let scopes = counted().filter_map(|trial| trial.environment.get(SCOPE));
+    let scopes = distinct(scopes.map(|scope| format!("{}.", words::capital(scope))));
     let mut analysis = Analysis {
         energy,
         path: first.path().to_owned(),
@@ -231,6 +236,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     };
     analysis.noise = noise::lines(&analysis);
     analysis.noise.extend(controls.lines(&analysis.comparisons));
+    analysis.noise.extend(scopes);
     analysis.noise.extend(launches);
     analysis.noise.extend(fixed_times);
     analysis.noise.extend(other_work);

@@ -161,11 +161,6 @@ mod tests {
     use super::super::random::Random;
     use super::*;
 
-    fn normal(random: &mut Random) -> f64 {
-        (-2.0 * (1.0 - random.uniform()).ln()).sqrt()
-            * (2.0 * std::f64::consts::PI * random.uniform()).cos()
-    }
-
     fn of(groups: &[Vec<f64>]) -> Option<Between> {
         groups.iter().collect::<Groups>().between()
     }
@@ -179,8 +174,8 @@ mod tests {
             let groups: Vec<Vec<f64>> = [2usize, 3, 4, 4, 6]
                 .iter()
                 .map(|size| {
-                    let shift = sd * normal(&mut random);
-                    (0..*size).map(|_| shift + normal(&mut random)).collect()
+                    let shift = sd * random.normal();
+                    (0..*size).map(|_| shift + random.normal()).collect()
                 })
                 .collect();
             held += usize::from(of(&groups).unwrap().interval.contains(sd));

@@ -81,26 +81,27 @@ mod tests {
     use super::super::tax::paired_tax;
     use super::*;
 
-    fn normal(random: &mut Random) -> f64 {
-        (-2.0 * (1.0 - random.uniform()).ln()).sqrt()
-            * (std::f64::consts::TAU * random.uniform()).cos()
-    }
-
     /// The values of a treatment and its baseline in one block after the other.
     type Model = fn(&mut Random, &mut f64) -> (f64, f64);
 
     /// Noise of the logarithms of pairs, by docs/why/method.md. The number is what a model keeps from block to block.
     const MODELS: [(&str, Model); 6] = [
         ("lognormal, sd 5 %", |random, _| {
-            (0.05 * normal(random), 0.05 * normal(random))
+            (0.05 * random.normal(), 0.05 * random.normal())
         }),
         ("blocks differ by 30 %", |random, _| {
-            let block = 0.3 * normal(random);
-            (block + 0.05 * normal(random), block + 0.05 * normal(random))
+            let block = 0.3 * random.normal();
+            (
+                block + 0.05 * random.normal(),
+                block + 0.05 * random.normal(),
+            )
         }),
         ("drift", |random, kept| {
             *kept += 0.01;
-            (*kept + 0.05 * normal(random), *kept + 0.05 * normal(random))
+            (
+                *kept + 0.05 * random.normal(),
+                *kept + 0.05 * random.normal(),
+            )
         }),
         ("outliers, one in ten", |random, _| {
             let mut value = || {
@@ -109,7 +110,7 @@ mod tests {
                 } else {
                     0.0
                 };
-                outlier + 0.03 * normal(random)
+                outlier + 0.03 * random.normal()
             };
             (value(), value())
         }),
@@ -118,7 +119,7 @@ mod tests {
             (value(), value())
         }),
         ("the treatment scatters four times as much", |random, _| {
-            (0.2 * normal(random), 0.05 * normal(random))
+            (0.2 * random.normal(), 0.05 * random.normal())
         }),
     ];
 
@@ -216,7 +217,7 @@ mod tests {
         for n in 5..30 {
             let values = |ratio: f64, random: &mut Random| -> Vec<f64> {
                 (0..n)
-                    .map(|_| ratio * (0.05 * normal(random)).exp())
+                    .map(|_| ratio * (0.05 * random.normal()).exp())
                     .collect()
             };
             let ratio = 1.0 + 0.1 * random.uniform();

@@ -120,18 +120,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn normal(random: &mut Random) -> f64 {
-        (-2.0 * (1.0 - random.uniform()).ln()).sqrt()
-            * (2.0 * std::f64::consts::PI * random.uniform()).cos()
-    }
-
     /// A design with these standard deviations and numbers of units, lowest level first.
     fn simulated(random: &mut Random, sds: &[f64], sizes: &[usize], about: f64) -> Nested {
         let Some(((sd, sds), (size, sizes))) = sds.split_last().zip(sizes.split_last()) else {
             return Nested::Value(about);
         };
         let unit = |_| {
-            let about = about + sd * normal(random);
+            let about = about + sd * random.normal();
             simulated(random, sds, sizes, about)
         };
         Nested::Group((0..*size).map(unit).collect())
