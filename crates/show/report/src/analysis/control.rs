@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The canary beside trials, as the control of comparisons: within a run, and the ratio of the hosts' speeds between two.
 //!
-//! The speed beside a trial is the mean of the readings before and after it. Costs in processor time have the speed
+//! The speed beside a trial is the mean of the readings before and after it, and the median of the parts: one of them can be as slow as
+//! the placement of its threads. Costs in processor time have the speed
 //! for a second of processor time as their control, all others that for a second of time, in which a canary also waits for a
 //! processor.
 
@@ -14,7 +15,7 @@ use vtax_results::numbers::percent;
 use vtax_results::stats::{Interval, controlled_tax, mean, median};
 use vtax_results::{Canary, Speed};
 
-/// The speed beside a trial, as logarithms.
+/// The speed beside a trial, as the median over the parts of the logarithm over the mean of the run.
 #[derive(Debug, Clone, Copy)]
 struct Beside {
     wall: f64,
@@ -51,20 +52,29 @@ pub(super) struct Controls {
 pub struct HostSpeed {
     /// SHA-256 of the canary's instructions.
     pub code: String,
-    /// For a second of time.
-    pub wall: MeanSpeed,
-    /// For a second of processor time.
-    pub cpu: MeanSpeed,
+    /// The mean of each part over the trials.
+    pub parts: BTreeMap<String, PartSpeed>,
+    /// How the speed for a second of time varied.
+    pub wall: Variation,
+    /// How the speed for a second of processor time varied.
+    pub cpu: Variation,
 }
 
-/// A mean of logarithms of speeds.
+/// The speed of a part of the canary: means of the logarithm of its rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct MeanSpeed {
-    /// The mean over blocks.
-    pub log: f64,
-    /// The variance of that mean; `None` for a single block.
-    pub variance: Option<f64>,
-    /// The standard deviation of a trial's.
+pub struct PartSpeed {
+    /// In a second of time.
+    pub wall: f64,
+    /// In a second of processor time.
+    pub cpu: f64,
+}
+
+/// The variation of logarithms of speeds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Variation {
+    /// The variance of the mean over blocks; `None` for a single block.
+    pub of_mean: Option<f64>,
+    /// The standard deviation of a trial's; `None` for a single trial.
     pub sd: Option<f64>,
 }
 
@@ -77,36 +87,54 @@ impl Controls {
     pub fn from_trials(trials: &[Read]) -> Self {
         let with = trials.iter().filter(|read| read.counts).filter_map(|read| {
             let canary = read.trial.observation.canary.as_ref()?;
-            Some((&read.trial, canary, beside(canary)?))
+            Some((&read.trial, canary, speeds(canary)))
         });
         let with: Vec<_> = with.collect();
-        let Some((_, first, _)) = with.first() else {
+        let Some((_, first, first_parts)) = with.first() else {
             return Self::default();
         };
         if with.iter().any(|(_, canary, _)| canary.code != first.code) {
             return Self::default();
         }
+        // A part that one trial lacks would be a difference between trials.
+        let is_whole = |part: &&&str| with.iter().all(|(_, _, parts)| parts.contains_key(*part));
+        let means = first_parts.keys().filter(is_whole).filter_map(|part| {
+            let own = || with.iter().filter_map(|(_, _, parts)| parts.get(part));
+            let mean_of = |of: fn(&PartSpeed) -> f64| mean(&own().map(of).collect::<Vec<_>>());
+            let (wall, cpu) = mean_of(|of| of.wall).zip(mean_of(|of| of.cpu))?;
+            Some(((*part).to_owned(), PartSpeed { wall, cpu }))
+        });
+        let means: BTreeMap<String, PartSpeed> = means.collect();
+        let beside = with.iter().filter_map(|(trial, _, parts)| {
+            let over_mean = |of: fn(&PartSpeed) -> f64| {
+                let each = means.iter();
+                let each = each.filter_map(|(part, mean)| Some(of(parts.get(&**part)?) - of(mean)));
+                median(&each.collect::<Vec<f64>>())
+            };
+            let (wall, cpu) = over_mean(|of| of.wall).zip(over_mean(|of| of.cpu))?;
+            Some((trial.index, trial.block, Beside { wall, cpu }))
+        });
+        let beside: Vec<(u32, u32, Beside)> = beside.collect();
         let waits = with.iter().filter_map(|(_, canary, _)| {
             let speed = canary.after.get(NEVER_WAITS)?;
             Some(1.0 - speed.per_second / speed.per_cpu_second)
         });
         let waited = mean(&waits.collect::<Vec<f64>>()).unwrap_or(0.0).max(0.0);
-        let mean_of = |of: fn(&Beside) -> f64| {
-            let speeds = with
-                .iter()
-                .map(|(trial, _, beside)| (trial.block, of(beside)));
-            MeanSpeed::over_blocks(&speeds.collect::<Vec<_>>())
+        let variation = |of: fn(&Beside) -> f64| {
+            let all = beside.iter().map(|(_, block, beside)| (*block, of(beside)));
+            Variation::over_blocks(&all.collect::<Vec<_>>())
         };
-        let speed = mean_of(|beside| beside.wall).zip(mean_of(|beside| beside.cpu));
         Self {
-            speed: speed.map(|(wall, cpu)| HostSpeed {
+            speed: (!means.is_empty()).then(|| HostSpeed {
                 code: first.code.clone(),
-                wall,
-                cpu,
+                parts: means.clone(),
+                wall: variation(|beside| beside.wall),
+                cpu: variation(|beside| beside.cpu),
             }),
             waited,
-            beside: (with.iter())
-                .map(|(trial, _, beside)| (trial.index, *beside))
+            beside: beside
+                .iter()
+                .map(|(index, _, beside)| (*index, *beside))
                 .collect(),
         }
     }
@@ -203,14 +231,18 @@ impl Controls {
     }
 }
 
-/// The standard deviation of how much of a change of the host's speed, or of the waiting on it, is in a cost: a reference of
-/// five parts and a workload do not slow down alike.
+/// The standard deviation of how much of a change of the host's speed, or of the waiting on it, is in a cost.
 const SHARE_OF_CHANGE: f64 = 0.5;
+/// The standard error of the median of five values, in their standard deviations: √(π/2)/√5.
+const ERROR_OF_MEDIAN: f64 = 0.56;
+/// The standard deviation of normal values over the median of their absolute deviations.
+const NORMAL_SCATTER: f64 = 1.4826;
 
 /// Compares a metric of two runs at equal speeds of their hosts: times are multiplied by the ratio of the speeds for a second
-/// of processor time, rates are divided by it, and all others keep their ratio. The error of that ratio widens the interval,
-/// and so does what is not known of the share of it that is in the metric. The same holds for the change of how long the
-/// canary waited for a processor, except for costs in processor time.
+/// of processor time, rates are divided by it, and all others keep their ratio. The ratio is the median over the canary's
+/// parts. Its error widens the interval: the scatter over blocks, the disagreement of the parts, and what is not known of the
+/// share of the change that is in the metric. Except for costs in processor time, the same share of the change of
+/// how long the canary waited for a processor does, too.
 pub(crate) fn between_runs(
     row: &mut Comparison,
     unit: Unit,
@@ -221,13 +253,20 @@ pub(crate) fn between_runs(
     let same = first
         .zip(other)
         .filter(|(first, other)| first.code == other.code);
-    let Some((first, other)) = same else { return };
-    let change = |of: fn(&HostSpeed) -> MeanSpeed| {
-        let (before, after) = (of(first), of(other));
-        Some((after.log - before.log, before.variance? + after.variance?))
+    let change = |of: fn(&PartSpeed) -> f64, variation: fn(&HostSpeed) -> Variation| {
+        let (before, after) = same?;
+        let parts = before.parts.iter();
+        let parts =
+            parts.filter_map(|(name, before)| Some(of(after.parts.get(name)?) - of(before)));
+        let parts: Vec<f64> = parts.collect();
+        let change = median(&parts)?;
+        let apart: Vec<f64> = parts.iter().map(|part| (part - change).abs()).collect();
+        let disagreement = ERROR_OF_MEDIAN * NORMAL_SCATTER * median(&apart)?;
+        let scatter = variation(before).of_mean? + variation(after).of_mean?;
+        Some((change, scatter + disagreement.powi(2)))
     };
     let Some(((speed, of_speed), (wall, of_wall))) =
-        change(|host| host.cpu).zip(change(|host| host.wall))
+        change(|of| of.cpu, |host| host.cpu).zip(change(|of| of.wall, |host| host.wall))
     else {
         return;
     };
@@ -250,46 +289,36 @@ pub(crate) fn between_runs(
 /// The least share of waiting that is reported.
 const WORTH_A_WORD: f64 = 0.02;
 
-fn beside(canary: &Canary) -> Option<Beside> {
-    let log = |of: fn(&Speed) -> f64| {
-        let readings = [&canary.before, &canary.after];
-        // A part that one reading lacks would be a difference between trials.
-        let both = readings[0]
-            .keys()
-            .filter(|part| readings[1].contains_key(*part));
-        let parts: Vec<&String> = both.collect();
-        let speeds = readings
-            .iter()
-            .flat_map(|of| parts.iter().filter_map(|part| of.get(*part)));
-        let logs: Vec<f64> = speeds.map(|speed| of(speed).ln()).collect();
-        mean(&logs).filter(|log| log.is_finite())
-    };
-    Some(Beside {
-        wall: log(|speed| speed.per_second)?,
-        cpu: log(|speed| speed.per_cpu_second)?,
-    })
+/// The speed of each part beside a trial: the mean of the readings before and after it.
+fn speeds(canary: &Canary) -> BTreeMap<&str, PartSpeed> {
+    let both = canary.before.iter().filter_map(|(part, before)| {
+        let after = canary.after.get(part)?;
+        let mean = |of: fn(&Speed) -> f64| of(before).ln().midpoint(of(after).ln());
+        let (wall, cpu) = (mean(|of| of.per_second), mean(|of| of.per_cpu_second));
+        let is_known = wall.is_finite() && cpu.is_finite();
+        is_known.then_some((part.as_str(), PartSpeed { wall, cpu }))
+    });
+    both.collect()
 }
 
-impl MeanSpeed {
-    /// The mean over blocks, whose trials lie close together in time. `speeds` has the block of each.
-    fn over_blocks(speeds: &[(u32, f64)]) -> Option<Self> {
+impl Variation {
+    /// The variation over blocks, whose trials lie close together in time. `speeds` has the block of each.
+    fn over_blocks(speeds: &[(u32, f64)]) -> Self {
         let mut blocks: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
         for (block, speed) in speeds {
             blocks.entry(*block).or_default().push(*speed);
         }
         let all: Vec<f64> = speeds.iter().map(|(_, speed)| *speed).collect();
         let means: Vec<f64> = blocks.values().filter_map(|of| mean(of)).collect();
-        let log = mean(&means)?;
-        Some(Self {
-            log,
-            variance: square_deviation(&means).map(|of| of / means.len() as f64),
-            sd: square_deviation(&all).map(f64::sqrt),
-        })
+        Self {
+            of_mean: variance(&means).map(|of| of / means.len() as f64),
+            sd: variance(&all).map(f64::sqrt),
+        }
     }
 }
 
 /// The variance of values; `None` for fewer than two.
-fn square_deviation(values: &[f64]) -> Option<f64> {
+fn variance(values: &[f64]) -> Option<f64> {
     let centre = mean(values)?;
     let squares: f64 = values.iter().map(|value| (value - centre).powi(2)).sum();
     (values.len() > 1).then(|| squares / (values.len() - 1) as f64)

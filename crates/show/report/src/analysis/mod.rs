@@ -35,7 +35,7 @@ pub(crate) use comparisons::{adjusted_in_words, asked_effect, unpaired};
 use comparisons::{blocks, compare_with_baselines, places};
 use control::Controls;
 pub(crate) use control::between_runs;
-pub use control::{HostSpeed, MeanSpeed};
+pub use control::{HostSpeed, PartSpeed, Variation};
 pub(crate) use knees::bounds as knee_bounds;
 pub use knees::knee_in_words;
 pub use machines::Fleet;
