@@ -428,7 +428,7 @@ fn entry(
 
 /// The evidence of a comparison.
 fn of_row(gate: &Gate, row: &Comparison) -> Result<Evidence, NoEvidence> {
-    let (Some(ratio), Some(shown)) = (row.ratio, row.ratio_in_words()) else {
+    let (Some(ratio), Some(shown)) = (row.ratio, row.flagged_ratio()) else {
         return Err(row.note.as_deref().unwrap_or("no ratio").into());
     };
     let more = more(gate, row);

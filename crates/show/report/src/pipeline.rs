@@ -123,22 +123,11 @@ fn gates(judged: &[JudgedGate], has_run: bool) -> String {
 fn rows<'a>(comparisons: impl Iterator<Item = &'a Comparison>) -> String {
     let mut table = Table::new(["treatment", "metric", "ratio", "verdict"], 0..0);
     for row in comparisons {
-        let ratio = flagged(row);
+        let ratio = row.flagged_ratio().unwrap_or_else(|| "–".to_owned());
         let verdict = row.judgement.verdict.words();
         table.row([&row.treatment, &row.metric, &ratio, verdict].map(markdown));
     }
     table.markdown()
-}
-
-/// The ratio in words, with the flags of what is not measured.
-fn flagged(row: &Comparison) -> String {
-    let Some(mut shown) = row.ratio_in_words() else {
-        return "–".to_owned();
-    };
-    for flag in row.source.flags(row.modelled) {
-        shown.push_str(&format!(", {flag}"));
-    }
-    shown
 }
 
 /// The columns of the axis of a picture.
@@ -194,7 +183,7 @@ fn picture(analysis: &Analysis) -> Option<String> {
             }
         }
         let axis: String = axis.iter().collect();
-        let shown = flagged(row);
+        let shown = row.flagged_ratio().unwrap_or_else(|| "–".to_owned());
         text += &format!("{}  {axis}  {shown}\n", pad(&name(row), longest));
     }
     Some(text)

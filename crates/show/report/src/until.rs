@@ -56,9 +56,7 @@ fn known_to(analysis: &Analysis, until: &Until, metric: &str, width: f64) -> (bo
     let widths = rows().map(half_width);
     let widest = widths.reduce(f64::max).unwrap_or(f64::INFINITY);
     let shown = rows().map(|row| {
-        let ratio = row
-            .ratio_in_words()
-            .unwrap_or_else(|| "no ratio".to_owned());
+        let ratio = row.flagged_ratio().unwrap_or_else(|| "no ratio".to_owned());
         format!("{} {ratio}", row.treatment)
     });
     let shown: Vec<String> = shown.collect();

@@ -414,6 +414,13 @@ impl Comparison {
         })
     }
 
+    /// The ratio in words, with the flags of what is not measured: `16× [13–18], emulated`.
+    pub fn flagged_ratio(&self) -> Option<String> {
+        let flags = self.source.flags(self.modelled);
+        let shown = self.ratio_in_words()?;
+        Some(flags.fold(shown, |shown, flag| format!("{shown}, {flag}")))
+    }
+
     /// The clause about the host's resolution, for a comparison that the noise floor decides.
     pub(super) fn limit_in_words(&self) -> Option<String> {
         let floor = percent(self.judgement.noise_floor?);
