@@ -425,7 +425,13 @@ impl Fake {
                     };
                     (name.to_owned(), speed)
                 };
-                BTreeMap::from([part("integer", 3e8), part("calls", 6e6)])
+                BTreeMap::from([
+                    part("integer", 3e8),
+                    part("memory", 5e8),
+                    part("calls", 6e6),
+                    part("pipe", 2e5),
+                    part("packets", 2e5),
+                ])
             };
             Canary {
                 code: "6f".repeat(32),
