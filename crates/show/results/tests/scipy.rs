@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 use std::process::Command;
 use vtax_results::stats::{
-    Random, benjamini_hochberg, changepoints, controlled_tax, hodges_lehmann, outliers, paired_tax,
-    quantile, trend, typical_tax, unpaired_tax,
+    Covariances, Random, benjamini_hochberg, changepoints, controlled_tax, hodges_lehmann, outliers,
+    paired_tax, quantile, ratio_of_means, trend, typical_tax, unpaired_tax,
 };
 use vtax_testkit::needs::python_modules;
 use vtax_testkit::results::normal;
@@ -56,6 +56,20 @@ for one in json.load(open(sys.argv[1])):
         "outliers": [i for i in range(n) if n >= 5 and not q1 - fence <= d[i] <= q3 + fence],
         "trend": trend(one["treatment"]), "split": strongest(one["series"]),
     }
+    # Fieller's set, from its definition: the ratios for which the t of the difference is not beyond the quantile.
+    x, y = one["treatment"], [value - 8 for value in one["baseline"]]
+    if np.mean(y) > 0:
+        def beyond(at):
+            return stats.ttest_1samp(np.subtract(x, at * np.array(y)), 0).pvalue - 0.05
+        centre = np.mean(x) / np.mean(y)
+        found["means"] = centre
+        found["means_p"] = stats.ttest_rel(x, y).pvalue
+        found["bounded"] = bool(stats.ttest_1samp(y, 0).pvalue < 0.05)
+        if found["bounded"]:
+            far = 2.0
+            while beyond(centre * far) > 0:
+                far *= 2
+            found["fieller"] = [optimize.brentq(beyond, -centre, centre, xtol=1e-13), optimize.brentq(beyond, centre, centre * far, xtol=1e-13)]
     # The interval that holds at every look: the ratio of two densities of t is 20 at its ends, and 1 / p at no difference.
     mean, error, g = d.mean(), d.std(ddof=1) / np.sqrt(n), 1 + n
     def evidence(at):
@@ -160,7 +174,7 @@ fn statistics_agree_with_scipy_and_statsmodels() {
     assert!(output.status.success(), "{complaint}");
     let theirs: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(theirs.len(), sets.len());
-    let (mut splits, mut looks, mut controls) = (0, 0, 0);
+    let (mut splits, mut looks, mut controls, mut bounded) = (0, 0, 0, 0);
     for (index, (set, there)) in sets.iter().zip(&theirs).enumerate() {
         let seed = index as u64;
         let n = set.treatment.len();
@@ -170,6 +184,25 @@ fn statistics_agree_with_scipy_and_statsmodels() {
         close("low end", interval.low, &there["low"]);
         close("high end", interval.high, &there["high"]);
         close("Student's p", tax.student_p, &there["student_p"]);
+        let less: Vec<f64> = set.baseline.iter().map(|value| value - 8.0).collect();
+        match (
+            ratio_of_means(&set.treatment, &less, Covariances::default()),
+            there.get("means"),
+        ) {
+            (Ok(of_means), Some(ratio)) => {
+                close("ratio of means", of_means.ratio, ratio);
+                close("p of means", of_means.p, &there["means_p"]);
+                match of_means.interval {
+                    Some(ends) => {
+                        close("low end by Fieller", ends.low, &there["fieller"][0]);
+                        close("high end by Fieller", ends.high, &there["fieller"][1]);
+                        bounded += 1;
+                    }
+                    None => assert_eq!(there["bounded"], json!(false), "set {index}"),
+                }
+            }
+            (none, there) => assert!(none.is_err() && there.is_none(), "{none:?} {there:?}"),
+        }
         let looked = tax.at_any_time();
         close("p at any time", looked.p, &there["anytime_p"]);
         match (looked.interval, there.get("anytime")) {
@@ -267,5 +300,6 @@ fn statistics_agree_with_scipy_and_statsmodels() {
     }
     assert!(looks > 100, "{looks}");
     assert!(controls > 50, "{controls}");
+    assert!(bounded >= 20, "{bounded}");
     assert!(splits > 190, "{splits} series have a change");
 }

@@ -4,9 +4,9 @@
 
 use vtax_results::Better;
 use vtax_results::stats::{
-    Groups, Pilot, Random, SteadyState, Tax, Verdict, above_floor, classify, judge_family, knee,
-    noise_floor, paired_tax, pairs_to_show, ratio_of_taxes, scatter_of_floor, seed_of, tax_over,
-    verdict,
+    CONFIDENCE, Covariances, Groups, NoTax, Pilot, Random, SteadyState, Tax, Verdict, above_floor,
+    classify, common_half, judge_family, knee, lacking, noise_floor, paired_tax, pairs_to_show,
+    ratio_of_means, ratio_of_taxes, scatter_of_floor, seed_of, tax_over, verdict,
 };
 
 /// Number of data sets per cell in `make test-all`: a share of 0.05 has a standard error of 0.005.
@@ -567,6 +567,145 @@ fn with_the_error_of_the_model_the_interval_of_modelled_joules_covers_the_truth(
             );
             assert!((0.93..=0.99).contains(&both), "n = {n}, {error}: {both}");
             assert!(error < 0.05 || alone < 0.6, "n = {n}, {error}: {alone}");
+        }
+    }
+}
+
+/// A run that measures energy above idle, in watts.
+#[derive(Debug, Clone, Copy)]
+struct AboveIdle {
+    /// The truth of baseline and treatment.
+    watts: [f64; 2],
+    /// Standard deviation of the power in the window of a trial.
+    of_window: f64,
+    /// Standard deviation of an idle phase.
+    of_phase: f64,
+    blocks: usize,
+    /// The idle phases, each of which holds for as many blocks. The error of a single one is known from elsewhere.
+    phases: usize,
+}
+
+/// What became of such runs: shares of those with a ratio, but for `no_ratio`.
+#[derive(Debug)]
+struct Found {
+    covered: f64,
+    covered_without_common: f64,
+    open: f64,
+    no_ratio: f64,
+    /// Shares without a ratio, and of covering intervals among the others, of the mean of log ratios.
+    of_logs: [f64; 2],
+}
+
+fn above_idle(of: AboveIdle, sets: usize) -> Found {
+    let (n, truth) = (of.blocks, of.watts[1] / of.watts[0]);
+    let mut random = Random::new(seed_of(&["above idle", &format!("{of:?}")]));
+    let [
+        mut covered,
+        mut without,
+        mut open,
+        mut none,
+        mut no_log,
+        mut by_logs,
+    ] = [0_u32; 6];
+    for set in 0..sets {
+        let phases: Vec<f64> = (0..of.phases)
+            .map(|_| of.of_phase * normal(&mut random))
+            .collect();
+        let phase_of = |block: usize| block * of.phases / n;
+        let [baseline, treatment] = of.watts.map(|watts| {
+            let trial =
+                |block| watts + of.of_window * normal(&mut random) - phases[phase_of(block)];
+            (0..n).map(trial).collect::<Vec<f64>>()
+        });
+        let groups: Vec<(usize, usize)> = (0..n)
+            .map(|block| (phase_of(block), phase_of(block)))
+            .collect();
+        let half = common_half(&phases).unwrap_or(1.96 * of.of_phase);
+        let shared = half.powi(2) * lacking(&groups);
+        let common = Covariances {
+            treatment: shared,
+            baseline: shared,
+            both: shared,
+        };
+        let allows = |common| -> Result<(bool, bool), NoTax> {
+            let tax = ratio_of_means(&treatment, &baseline, common)?;
+            let bounds = tax.open(CONFIDENCE);
+            let ends = tax
+                .interval
+                .or(bounds.map(vtax_results::stats::Bounds::hull))
+                .unwrap();
+            Ok((ends.contains(truth), bounds.is_some()))
+        };
+        match allows(common) {
+            Ok((covers, is_open)) => {
+                covered += u32::from(covers);
+                open += u32::from(is_open);
+            }
+            Err(reason) => {
+                assert_eq!(reason, NoTax::MeanNotPositive);
+                none += 1;
+            }
+        }
+        without += u32::from(allows(Covariances::default()).is_ok_and(|(covers, _)| covers));
+        match paired_tax(&treatment, &baseline, set as u64) {
+            Ok(tax) => by_logs += u32::from(tax.interval.unwrap().contains(truth)),
+            Err(_) => no_log += 1,
+        }
+    }
+    let share = |count: u32, missing: u32| f64::from(count) / (sets as f64 - f64::from(missing));
+    Found {
+        covered: share(covered, none),
+        covered_without_common: share(without, none),
+        open: share(open, none),
+        no_ratio: share(none, 0),
+        of_logs: [share(no_log, 0), share(by_logs, no_log)],
+    }
+}
+
+#[test]
+fn the_ratio_of_energies_above_idle_covers_the_truth_with_few_idle_phases_and_near_zero() {
+    let sets = ALL_SETS;
+    // Baseline and treatment, sd of the window and of a phase; a phase for each block, or one.
+    for (watts, of_window, of_phase, is_one) in [
+        ([20.0, 24.0], 0.5, 0.5, false),
+        ([5.0, 6.0], 0.5, 0.5, false),
+        ([2.0, 3.0], 0.5, 0.5, false),
+        ([1.0, 2.0], 0.5, 0.5, false),
+        ([5.0, 6.0], 0.5, 1.5, true),
+        ([5.0, 5.0], 0.5, 1.5, true),
+        ([5.0, 7.5], 0.3, 1.5, true),
+    ] {
+        for blocks in [5, 10] {
+            let all: &[usize] = if is_one { &[1, 2, 3] } else { &[blocks] };
+            for phases in all.iter().copied() {
+                let of = AboveIdle {
+                    watts,
+                    of_window,
+                    of_phase,
+                    blocks,
+                    phases,
+                };
+                let found = above_idle(of, sets);
+                let percent = |share: f64| format!("{:.1}", 100.0 * share);
+                eprintln!(
+                    "| {} and {} W | {of_window} W | {of_phase} W | {blocks} | {phases} | {} | {} | {} | {} | {} | {} |",
+                    watts[0],
+                    watts[1],
+                    percent(found.covered),
+                    percent(found.covered_without_common),
+                    percent(found.open),
+                    percent(found.no_ratio),
+                    percent(found.of_logs[1]),
+                    percent(found.of_logs[0]),
+                );
+                assert!(found.covered >= 0.93, "{of:?} {found:?}");
+                assert!(found.no_ratio < 0.01, "{of:?} {found:?}");
+                let lacks = is_one && phases == 1 && watts[0] < watts[1];
+                assert!(
+                    !lacks || found.covered_without_common < 0.9,
+                    "{of:?} {found:?}"
+                );
+            }
         }
     }
 }

@@ -91,6 +91,7 @@ pub(super) fn compare(
         sequential: false,
         controlled: false,
         typical: false,
+        means: None,
     });
 }
 

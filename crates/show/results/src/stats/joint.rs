@@ -3,8 +3,9 @@
 
 use super::bootstrap::Interval;
 use super::distribution::student_quantile;
+use super::fieller::Bounds;
 use super::permutation::benjamini_hochberg;
-use super::tax::{ALPHA, Tax, Verdict, verdict};
+use super::tax::{ALPHA, Tax, Verdict, verdict_by};
 
 /// The joint verdict on one comparison of a family.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,6 +16,8 @@ pub struct Judged {
     pub confidence: f64,
     /// The interval at that level; never narrower than the 95 % interval of the comparison alone.
     pub interval: Option<Interval>,
+    /// The ratios that the data allow at that level, where an end is open, so that there is no interval.
+    pub open: Option<Bounds>,
     /// Verdict from this interval.
     pub verdict: Verdict,
 }
@@ -35,18 +38,24 @@ pub fn judge_family(taxes: &[Tax], minimum_effect: f64) -> Vec<Judged> {
         } else {
             wider(tax, 1.0 - complement)
         };
+        let open = tax.open(1.0 - complement);
         Judged {
             adjusted_p,
             confidence: 1.0 - complement,
             interval,
-            verdict: verdict(&Tax { interval, ..*tax }, minimum_effect),
+            open,
+            verdict: verdict_by(tax, interval, open, minimum_effect),
         }
     });
     judged.collect()
 }
 
-/// The hull of Student's interval at that level and the 95 % interval, which the noise floor may have widened.
+/// The hull of Student's interval at that level and the 95 % interval, which the noise floor may have widened. Fieller's of a
+/// ratio of means contains the narrower one.
 fn wider(tax: &Tax, confidence: f64) -> Option<Interval> {
+    if let Some(means) = tax.means {
+        return means.bounds(confidence, tax.degrees()).interval();
+    }
     let (alone, sd) = (tax.interval?, tax.sd?);
     if tax.sequential {
         let at_level = tax.interval_at_any_time(confidence)?;

@@ -11,6 +11,7 @@ mod counts;
 mod describe;
 mod distribution;
 mod divisive;
+mod fieller;
 mod floor;
 mod joint;
 mod knee;
@@ -34,6 +35,7 @@ pub use control::{Controlled, FEWEST_TO_CONTROL, controlled_tax};
 pub use counts::{fisher_p, sign_test_p};
 pub use describe::{Description, describe, extremes, mean, median, quantile};
 pub use divisive::{Changepoint, LONGEST_SERIES, changepoints};
+pub use fieller::{Bounds, Covariances, Means, common_half, lacking};
 pub use floor::{above_floor, noise_floor, scatter_of_floor};
 pub use joint::{Judged, judge_family};
 pub use knee::{Knee, KneeRatio, knee, knee_ratio};
@@ -47,7 +49,7 @@ pub use shift::{SHIFT_QUANTILES, confidence_of_each, shift_ratio};
 pub use steady::{SteadyState, classify, has_reading_each, rates};
 pub use tax::{
     CONFIDENCE, Effect, FEWEST_PAIRS, NoTax, REPEATS_WITHIN, Tax, Verdict, exact_ratio,
-    exact_verdict, paired_tax, ratio_of_taxes, tax_over, unpaired_tax, verdict,
+    exact_verdict, paired_tax, ratio_of_means, ratio_of_taxes, tax_over, unpaired_tax, verdict,
 };
 pub use trend::{Trend, correlation, trend};
 pub use variance::{Nested, best_repetitions, components};

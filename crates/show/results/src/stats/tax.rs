@@ -5,6 +5,7 @@ use super::between::Groups;
 use super::bootstrap::{Interval, student_interval};
 use super::describe::{mean, standard_deviation};
 use super::distribution::{degrees, student_beyond, student_quantile};
+use super::fieller::{Bounds, Covariances, Means};
 use super::permutation::{
     FEWEST_TO_FLIP, cliffs_delta, exchange_p, sign_flip_p, smallest_exchange_p, smallest_flip_p,
 };
@@ -21,9 +22,10 @@ pub const CONFIDENCE: f64 = 1.0 - ALPHA;
 /// A ratio of treatment to baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Tax {
-    /// Geometric mean of the pairs' ratios; for unpaired trials, ratio of geometric means.
+    /// Geometric mean of the pairs' ratios; for unpaired trials, ratio of geometric means; of differences that may be
+    /// negative, ratio of means.
     pub ratio: f64,
-    /// Its 95 % confidence interval; `None` for a single pair.
+    /// Its 95 % confidence interval; `None` for a single pair, and with an open end.
     pub interval: Option<Interval>,
     /// Whether trials of one block were compared with each other.
     pub paired: bool,
@@ -31,10 +33,10 @@ pub struct Tax {
     pub n: usize,
     /// Cliff's delta of the values, −1 to 1.
     pub effect: f64,
-    /// Two-sided permutation p; for four to six pairs, and for machines, Student's.
+    /// Two-sided permutation p; for four to six pairs, for machines and for a ratio of means, Student's.
     pub p: f64,
-    /// Two-sided p of Student's t on log ratios. Unlike a permutation p of few trials it has no smallest value, so it
-    /// can be adjusted for many comparisons.
+    /// Two-sided p of Student's t on log ratios, or on differences. Unlike a permutation p of few trials it has no smallest
+    /// value, so it can be adjusted for many comparisons.
     pub student_p: f64,
     /// The smallest p that this number of trials can give.
     pub smallest_p: f64,
@@ -51,6 +53,9 @@ pub struct Tax {
     /// Whether it is of the typical pair, which rare slow trials do not move, in place of the mean of all.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub typical: bool,
+    /// Of a ratio of means: these, from which its interval is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub means: Option<Means>,
 }
 
 impl Tax {
@@ -74,6 +79,7 @@ impl Tax {
             sequential: false,
             controlled: false,
             typical: false,
+            means: None,
         }
     }
 
@@ -106,6 +112,12 @@ impl Tax {
         })
     }
 
+    /// The ratios that the data allow at this confidence, where an end is open; `None` for an interval.
+    pub fn open(&self, confidence: f64) -> Option<Bounds> {
+        let bounds = self.means?.bounds(confidence, self.degrees());
+        bounds.interval().is_none().then_some(bounds)
+    }
+
     /// The degrees of freedom of its scatter.
     pub(super) fn degrees(&self) -> u32 {
         degrees(self.n) - u32::from(self.controlled)
@@ -124,6 +136,8 @@ pub enum NoTax {
     ZeroTreatment,
     /// The requests of some trial are too few for the quantile.
     TooFewRequests,
+    /// The mean of one side is not above zero.
+    MeanNotPositive,
     /// A value is negative.
     Negative,
     /// A value, or the ratio, is not a finite number.
@@ -137,6 +151,7 @@ impl fmt::Display for NoTax {
             Self::ZeroBaseline => "no ratio: the baseline is zero in at least one trial",
             Self::ZeroTreatment => "no ratio: it is zero in at least one trial",
             Self::TooFewRequests => "no ratio: a trial has too few requests for the quantile",
+            Self::MeanNotPositive => "no ratio: the mean of one side is not above zero",
             Self::Negative => "no ratio: a value is negative",
             Self::NotFinite => "no ratio: a value is not a finite number",
         })
@@ -274,6 +289,76 @@ pub fn paired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Tax,
         smallest_p,
         sd: standard_deviation(&differences, centre),
         ..Tax::by_student(centre, student_interval(&differences), n, student_p)
+    })
+}
+
+/// The ratio of the means of pairs, with Fieller's interval. p is Student's of the difference of the means.
+///
+/// `common` is what errors that trials share add to the (co)variances of the means, as squares of halves of 95 % intervals
+/// ([`common_half`](super::common_half), [`lacking`](super::lacking)): where there is no other error, the interval has the
+/// degrees of freedom of the common one.
+///
+/// # Errors
+/// The reason for a missing ratio.
+pub fn ratio_of_means(
+    treatment: &[f64],
+    baseline: &[f64],
+    common: Covariances,
+) -> Result<Tax, NoTax> {
+    let n = treatment.len().min(baseline.len());
+    let (own, other) = (
+        treatment.get(..n).unwrap_or(&[]),
+        baseline.get(..n).unwrap_or(&[]),
+    );
+    if n == 0 {
+        return Err(NoTax::NoTrials);
+    }
+    let (Some(mean_own), Some(mean_other)) = (mean(own), mean(other)) else {
+        return Err(NoTax::NotFinite);
+    };
+    if mean_own <= 0.0 || mean_other <= 0.0 {
+        return Err(NoTax::MeanNotPositive);
+    }
+    let ratio = mean_own / mean_other;
+    if !ratio.is_finite() || ratio == 0.0 {
+        return Err(NoTax::NotFinite);
+    }
+    let effect = cliffs_delta(own, other).unwrap_or(0.0);
+    if n < 2 {
+        let alone = Tax::by_student(ratio, None, n, 1.0);
+        return Ok(Tax {
+            effect,
+            smallest_p: 1.0,
+            ..alone
+        });
+    }
+    let of_means = |a: &[f64], mean_a: f64, b: &[f64], mean_b: f64| {
+        let products = a.iter().zip(b).map(|(a, b)| (a - mean_a) * (b - mean_b));
+        products.sum::<f64>() / ((n - 1) * n) as f64
+    };
+    let square = student_quantile(CONFIDENCE, degrees(n)).powi(2);
+    let errors = Covariances {
+        treatment: of_means(own, mean_own, own, mean_own) + common.treatment / square,
+        baseline: of_means(other, mean_other, other, mean_other) + common.baseline / square,
+        both: of_means(own, mean_own, other, mean_other) + common.both / square,
+    };
+    let means = Means {
+        treatment: mean_own,
+        baseline: mean_other,
+        errors,
+    };
+    let interval = means.bounds(CONFIDENCE, degrees(n)).interval();
+    let apart = (errors.treatment + errors.baseline - 2.0 * errors.both).max(0.0);
+    // To first order, the variance of the logarithm of the ratio.
+    let relative = errors.treatment / mean_own.powi(2) + errors.baseline / mean_other.powi(2)
+        - 2.0 * errors.both / (mean_own * mean_other);
+    let p = student_p(mean_own - mean_other, Some(apart), n);
+    Ok(Tax {
+        effect,
+        smallest_p: if n < FEWEST_PAIRS { 1.0 } else { 0.0 },
+        sd: Some((relative.max(0.0) * n as f64).sqrt()),
+        means: Some(means),
+        ..Tax::by_student(ratio, interval, n, p)
     })
 }
 
@@ -443,7 +528,17 @@ fn is_within(interval: Interval, minimum_effect: f64) -> bool {
 /// otherwise `Different` where it excludes 1. The estimate has no part in it: half of all estimates of an effect of just
 /// that size are smaller.
 pub fn verdict(tax: &Tax, minimum_effect: f64) -> Verdict {
-    match tax.interval {
+    verdict_by(tax, tax.interval, tax.open(CONFIDENCE), minimum_effect)
+}
+
+/// The same by another interval of the tax, or by its set with an open end.
+pub(super) fn verdict_by(
+    tax: &Tax,
+    interval: Option<Interval>,
+    open: Option<Bounds>,
+    minimum_effect: f64,
+) -> Verdict {
+    match interval.or(open.map(Bounds::hull)) {
         Some(interval) if tax.smallest_p < ALPHA => {
             if is_within(interval, minimum_effect) {
                 Verdict::Same
