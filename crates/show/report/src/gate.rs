@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use vtax_core::{counted, metric};
 pub use vtax_results::limit::{Gate, GateError, Of, PlannedGate};
-use vtax_results::stats::{FEWEST_IN_WINDOW, Verdict, confidence_of_each};
+use vtax_results::stats::{Bounds, FEWEST_IN_WINDOW, Verdict, confidence_of_each};
 use vtax_results::text::clean;
 use vtax_results::{HostDifference, host_differences, numbers};
 
@@ -432,7 +432,8 @@ fn of_row(gate: &Gate, row: &Comparison) -> Result<Evidence, NoEvidence> {
         return Err(row.note.as_deref().unwrap_or("no ratio").into());
     };
     let more = more(gate, row);
-    let ends = match (row.judgement.verdict, row.interval()) {
+    let open = row.judgement.open.map(Bounds::hull);
+    let ends = match (row.judgement.verdict, row.interval().or(open)) {
         (Verdict::Suspect, _) => return Err(format!("{shown}, but the trials are suspect").into()),
         (Verdict::Unsupported, _) => {
             let why = row.judgement.unsupported.map(|why| why.to_string());

@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 use std::process::Command;
 use vtax_results::stats::{
-    Covariances, Random, benjamini_hochberg, changepoints, controlled_tax, hodges_lehmann, outliers,
-    paired_tax, quantile, ratio_of_means, trend, typical_tax, unpaired_tax,
+    Covariances, Random, benjamini_hochberg, changepoints, controlled_tax, hodges_lehmann,
+    outliers, paired_tax, quantile, ratio_of_means, trend, typical_tax, unpaired_tax,
 };
 use vtax_testkit::needs::python_modules;
 use vtax_testkit::results::normal;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use vtax_core::counted;
 use vtax_results::numbers::{percent, ratio};
 use vtax_results::stats::{
-    Trend, benjamini_hochberg, correlation, hodges_lehmann, mean, outliers, trend, typical_tax,
+    Tax, Trend, benjamini_hochberg, correlation, hodges_lehmann, mean, outliers, trend, typical_tax,
 };
 use vtax_results::text::few;
 
@@ -48,7 +48,9 @@ fn log_ratios(pairs: &Pairs) -> Vec<f64> {
 /// Names the outliers among a comparison's pairs and sets the robust ratio.
 pub(super) fn note_outliers(comparison: &mut Comparison, pairs: &Pairs) {
     let logs = log_ratios(pairs);
-    let Some(tax) = comparison.tax.filter(|tax| tax.paired) else {
+    // A difference may not have a logarithm.
+    let is_of_logs = |tax: &Tax| tax.paired && tax.means.is_none();
+    let Some(tax) = comparison.tax.filter(is_of_logs) else {
         return;
     };
     let found = outliers(&logs);
@@ -203,6 +205,9 @@ fn correlated(comparisons: &[(&Comparison, &Pairs)]) -> Vec<TestFinding> {
     });
     let found = sampled.filter_map(|(comparison, pairs)| {
         let logs = log_ratios(pairs);
+        if logs.iter().any(|log| !log.is_finite()) {
+            return None;
+        }
         let (r, p) = correlation(logs.get(..logs.len() - 1)?, logs.get(1..)?)?;
         let label = &comparison.treatment;
         let shown = format!("{} of {label} by {r:.2}", comparison.title);

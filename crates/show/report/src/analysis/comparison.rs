@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use vtax_core::{Source, counted};
 use vtax_results::numbers::{percent, ratio};
 use vtax_results::stats::{
-    self, Effect, Interval, KneeRatio, NoTax, Pilot, Tax, Unsupported, Verdict,
+    self, Bounds, Effect, Interval, KneeRatio, NoTax, Pilot, Tax, Unsupported, Verdict,
 };
 use vtax_results::{Better, Treatment};
 
@@ -76,6 +76,9 @@ pub struct Judgement {
     pub adjusted_interval: Option<Interval>,
     /// Level of `adjusted_interval`, 0.95 or more.
     pub confidence: Option<f64>,
+    /// The ratios of means that the data allow at that level, where an end is open, so that there is no interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open: Option<Bounds>,
     /// The ratio of knees, with possibly open ends; `None` for other metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub knee: Option<KneeRatio>,
@@ -205,8 +208,8 @@ impl Comparison {
                 by_model: both().any(MetricSummary::is_by_model),
                 // The curve is wrong by different amounts at different loads.
                 model_error: (metric
-                    .relative_error()
-                    .zip(other.and_then(|of| of.relative_error())))
+                    .model_error()
+                    .zip(other.and_then(|of| of.model_error())))
                 .map(|(own, other)| own.hypot(other)),
                 ..Judgement::default()
             },
@@ -292,6 +295,14 @@ impl Comparison {
             (Some((new, old)), _) if certainty.is_exact() => stats::exact_ratio(new, old)
                 .map(|ratio| (ratio, None))
                 .map_err(|none| none.to_string()),
+            (Some(_), Some((new, old)))
+                if new
+                    .open(stats::CONFIDENCE)
+                    .or(old.open(stats::CONFIDENCE))
+                    .is_some() =>
+            {
+                Err("no ratio: the ratio of one run is not bounded".to_owned())
+            }
             (Some(_), Some((new, old))) => stats::ratio_of_taxes(&new, &old)
                 .map(|tax| (tax.ratio, Some(tax)))
                 .map_err(|none| none.to_string()),
@@ -394,8 +405,11 @@ impl Comparison {
         self.note = Some("the trials are suspect: run again on a quiet host".to_owned());
     }
 
-    /// The printed interval: adjusted for the family of comparisons once the family is known.
+    /// The printed interval: adjusted for the family of comparisons once the family is known. `None` with an open end.
     pub fn interval(&self) -> Option<Interval> {
+        if self.judgement.open.is_some() {
+            return None;
+        }
         self.judgement.adjusted_interval.or(self.tax?.interval)
     }
 
@@ -410,7 +424,10 @@ impl Comparison {
             Some((Some(_), None)) => format!("at least {shown}"),
             Some((None, Some(_))) => format!("at most {shown}"),
             None if self.certainty.is_exact() => format!("exactly {shown}"),
-            _ => shown,
+            _ => match self.judgement.open {
+                Some(open) => format!("{shown} [{}]", bounds_in_words(open)),
+                None => shown,
+            },
         })
     }
 
@@ -440,6 +457,16 @@ impl Comparison {
             self.certainty.repetition(paired)
         };
         Some(counted(n, repetition))
+    }
+}
+
+/// The ratios within bounds of which an end is open, in words.
+pub(super) fn bounds_in_words(open: Bounds) -> String {
+    let shown = |end| ratio(end, None).value;
+    match (open.low, open.high) {
+        (Some(low), _) => format!("at least {}", shown(low)),
+        (None, Some(high)) => format!("at most {}", shown(high)),
+        (None, None) => "nothing bounds it".to_owned(),
     }
 }
 

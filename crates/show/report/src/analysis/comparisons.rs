@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Each treatment against its baseline: ratios, their certainty, and the verdicts.
 
+use super::checks::Pairs;
+use super::comparison::bounds_in_words;
+use super::energy::{IdlePower, is_above_idle};
 use super::{
     Comparison, Judgement, MetricSummary, Needed, Read, TreatmentSummary, by_label, checks, knees,
 };
@@ -8,7 +11,7 @@ use std::collections::BTreeMap;
 use vtax_core::{counted, metric};
 use vtax_results::numbers::{level, percent};
 use vtax_results::stats::{
-    self, Effect, FEWEST_PAIRS, Interval, Judged, NoTax, Tax, Verdict, seed_of,
+    self, Bounds, Effect, FEWEST_PAIRS, Interval, Judged, NoTax, Tax, Verdict, seed_of,
 };
 
 /// The block of each trial, by its index.
@@ -28,9 +31,11 @@ pub(super) fn places(block_of: &BTreeMap<u32, u32>) -> BTreeMap<u32, usize> {
     trials.collect()
 }
 
+/// Every treatment against its baseline. With `idle`, energy above idle is compared by the ratio of means.
 pub(super) fn compare_with_baselines(
     summaries: &[TreatmentSummary],
     block_of: &BTreeMap<u32, u32>,
+    idle: Option<&IdlePower>,
 ) -> Vec<Comparison> {
     let labels = by_label(summaries);
     let mut comparisons = Vec::new();
@@ -42,7 +47,19 @@ pub(super) fn compare_with_baselines(
         let (own, base) = (&summary.treatment, &baseline.treatment);
         for (metric, other) in summary.beside(baseline) {
             let seed = seed_of(&["tax", &own.label, &base.label, &metric.name]);
-            let sampled = |other: &MetricSummary| tax_of(metric, other, block_of, seed);
+            let sampled = |other: &MetricSummary| {
+                let pairs = checks::pairs(metric, other, block_of);
+                let are_differences = is_above_idle(metric) && is_above_idle(other);
+                if let Some(idle) = idle
+                    && are_differences
+                    && are_enough(&pairs, [metric, other])
+                {
+                    let common = idle.common([summary, baseline], metric, &pairs, block_of);
+                    let (own, other) = values(&pairs);
+                    return stats::ratio_of_means(&own, &other, common);
+                }
+                tax_of(metric, other, &pairs, seed)
+            };
             let mut comparison = Comparison::new(own, base, metric, other, sampled);
             if let (None, Some(tax), Some(other)) = (&comparison.note, comparison.tax, other) {
                 let dropped = metric.values.len() + other.values.len() - 2 * tax.n;
@@ -69,17 +86,23 @@ pub(super) fn compare_with_baselines(
 fn tax_of(
     metric: &MetricSummary,
     baseline: &MetricSummary,
-    block_of: &BTreeMap<u32, u32>,
+    pairs: &Pairs,
     seed: u64,
 ) -> Result<Tax, NoTax> {
-    let pairs = checks::pairs(metric, baseline, block_of);
-    let complete = pairs.len() == metric.values.len() && pairs.len() == baseline.values.len();
-    if !complete && pairs.len() < FEWEST_PAIRS {
+    if !are_enough(pairs, [metric, baseline]) {
         return unpaired(metric, baseline, seed);
     }
-    let values = pairs.iter().map(|(_, value, other)| (*value, *other));
-    let (own, other): (Vec<f64>, Vec<f64>) = values.unzip();
+    let (own, other) = values(pairs);
     stats::paired_tax(&own, &other, seed)
+}
+
+/// Whether every trial has a partner, or at least four pairs exist.
+fn are_enough(pairs: &Pairs, both: [&MetricSummary; 2]) -> bool {
+    pairs.len() >= FEWEST_PAIRS || both.iter().all(|of| of.values.len() == pairs.len())
+}
+
+fn values(pairs: &Pairs) -> (Vec<f64>, Vec<f64>) {
+    pairs.iter().map(|(_, own, other)| (*own, *other)).unzip()
 }
 
 /// The tax from unpaired trials.
@@ -133,7 +156,7 @@ pub fn judge<'a>(comparisons: impl IntoIterator<Item = &'a mut Comparison>, mini
             let effect = if judged.verdict == Verdict::TooFewTrials {
                 None
             } else {
-                let printed = judged.interval;
+                let printed = judged.interval.or(judged.open.map(Bounds::hull));
                 printed.and_then(|ends| Effect::from_interval(ends, minimum_effect))
             };
             comparison.judgement = Judgement {
@@ -141,12 +164,19 @@ pub fn judge<'a>(comparisons: impl IntoIterator<Item = &'a mut Comparison>, mini
                 family: taxes.len(),
                 adjusted_interval: judged.interval,
                 confidence: Some(judged.confidence),
+                open: judged.open,
                 verdict: judged.verdict,
                 effect,
                 ..comparison.judgement
             };
             if judged.verdict == Verdict::NoDifferenceShown {
                 comparison.judgement.needed = needed(comparison, minimum_effect);
+            }
+            if let Some(open) = judged.open {
+                comparison.add_note(format!(
+                    "the ratio is not bounded: {}",
+                    bounds_in_words(open)
+                ));
             }
             if let Some(why) = why_not_shown(tax, judged, taxes.len(), minimum_effect) {
                 comparison.add_note(why);

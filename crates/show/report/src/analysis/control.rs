@@ -153,7 +153,11 @@ impl Controls {
         block_of: &BTreeMap<u32, u32>,
     ) {
         let Some(tax) = comparison.tax else { return };
-        if metric::KNEE.is(&comparison.metric) || comparison.certainty.is_exact() {
+        // The coefficient is of logarithms, which a difference may not have.
+        if tax.means.is_some()
+            || metric::KNEE.is(&comparison.metric)
+            || comparison.certainty.is_exact()
+        {
             return;
         }
         let by_block = |of: &MetricSummary| -> BTreeMap<u32, f64> {

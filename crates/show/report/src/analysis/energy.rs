@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The lines about energy of a report: the origin of joules, the idle power with its drift, and the energy that leads.
 
+use super::checks::{self, Pairs};
 use super::words::capital;
 use super::{ErrorOf, MetricSummary, TreatmentSummary, distinct, find_metric};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use vtax_core::{Base, Quantity, Unit, counted, metric};
 use vtax_results::numbers::estimate;
-use vtax_results::stats::{positive_mean_interval, seed_of, trend};
+use vtax_results::stats::{
+    Covariances, common_half, lacking, positive_mean_interval, seed_of, trend,
+};
 use vtax_results::{IdlePhase, Trial, power_model};
 
 /// Half of the 95 % interval of a normal error, in standard deviations.
@@ -21,6 +24,23 @@ pub(super) fn widen(metrics: &mut [MetricSummary], counted: &[&Trial]) {
     let facts = counted.first().map(|trial| &trial.environment);
     let residual = facts.and_then(|facts| facts.get(power_model::RESIDUAL_RMS_WATTS));
     let residual = residual.and_then(|watts| watts.parse::<f64>().ok());
+    let parts = parts(metrics);
+    let modelled = metrics.iter_mut().filter(|of| of.is_by_model());
+    for of in modelled {
+        let mut parts = parts.iter();
+        let part = parts.find(|(metric, ..)| metric.is(&of.name));
+        let half = part.and_then(|(_, scale, points)| {
+            let half = NORMAL * residual? * points.sqrt() * (*scale)?;
+            Some(half.abs()).filter(|half| half.is_finite())
+        });
+        of.add_common_error(ErrorOf::PowerModel, half);
+    }
+}
+
+/// What one watt changes in the mean of a metric, and how many powers are in it: that of the window, and that of the idle host.
+type Part = (&'static metric::Metric, Option<f64>, f64);
+
+fn parts(metrics: &[MetricSummary]) -> [Part; 7] {
     let mean = |of: &metric::Metric| Some(find_metric(metrics, of.name)?.description.mean);
     let watts = mean(metric::POWER_MEAN);
     let per_watt = |total: &metric::Metric| Some(mean(total)? / watts?);
@@ -31,8 +51,7 @@ pub(super) fn widen(metrics: &mut [MetricSummary], counted: &[&Trial]) {
     let share = mean(metric::ENERGY_ABOVE_IDLE_OF_TARGET_PER_WORK)
         .zip(mean(metric::ENERGY_ABOVE_IDLE_PER_WORK))
         .map(|(own, above)| own / above);
-    // What one watt changes, and how many points of the curve are in the number.
-    let parts: [(&metric::Metric, Option<f64>, f64); 7] = [
+    [
         (metric::POWER_MEAN, Some(1.0), 1.0),
         (metric::POWER_IDLE, Some(1.0), 1.0),
         (metric::ENERGY_TOTAL, all, 1.0),
@@ -44,17 +63,124 @@ pub(super) fn widen(metrics: &mut [MetricSummary], counted: &[&Trial]) {
             each.zip(share).map(|(each, share)| each * share),
             2.0,
         ),
-    ];
-    let modelled = metrics.iter_mut().filter(|of| of.is_by_model());
-    for of in modelled {
-        let mut parts = parts.iter();
-        let part = parts.find(|(metric, ..)| metric.is(&of.name));
-        let half = part.and_then(|(_, scale, points)| {
-            let half = NORMAL * residual? * points.sqrt() * (*scale)?;
-            Some(half.abs()).filter(|half| half.is_finite())
-        });
-        of.add_common_error(ErrorOf::PowerModel, half);
+    ]
+}
+
+/// Energy above idle: differences of two powers.
+const ABOVE_IDLE: [&metric::Metric; 3] = [
+    metric::ENERGY_ABOVE_IDLE,
+    metric::ENERGY_ABOVE_IDLE_PER_WORK,
+    metric::ENERGY_ABOVE_IDLE_OF_TARGET_PER_WORK,
+];
+
+/// Whether it is energy above idle by a meter, with scatter.
+pub(super) fn is_above_idle(metric: &MetricSummary) -> bool {
+    let is_one = ABOVE_IDLE.iter().any(|one| one.is(&metric.name));
+    is_one && !metric.is_by_model() && !metric.certainty.is_exact()
+}
+
+/// The idle power of a run on one machine.
+#[derive(Debug)]
+pub(super) struct IdlePower {
+    /// Half of the 95 % interval of the error of one idle phase, in watts; `None` with fewer than two phases.
+    half: Option<f64>,
+}
+
+/// Relative difference up to which two idle powers are of one phase: the watts of a trial were multiplied by its seconds and divided
+/// again.
+const ROUNDING: f64 = 1e-9;
+
+impl IdlePower {
+    pub fn from_trials<'a>(trials: impl Iterator<Item = &'a Trial>) -> Self {
+        let idle = phases(trials)
+            .into_values()
+            .filter_map(IdlePhase::idle_watts);
+        Self {
+            half: common_half(&idle.collect::<Vec<f64>>()),
+        }
     }
+
+    /// Gives energy above idle the error of idle phases that several trials share: it is in their means, and not in their
+    /// scatter.
+    pub fn widen(&self, metrics: &mut [MetricSummary]) {
+        let Some(idle) = find_metric(metrics, metric::POWER_IDLE.name) else {
+            return;
+        };
+        let shared = idle.values.iter().map(|(_, watts)| (*watts, *watts));
+        let shared = lacking(&by_phase(shared));
+        if shared <= 0.0 {
+            return;
+        }
+        let parts = parts(metrics);
+        for of in metrics.iter_mut().filter(|of| is_above_idle(of)) {
+            let half = self
+                .half_of(&parts, &of.name)
+                .map(|half| half * shared.sqrt());
+            of.add_common_error(ErrorOf::IdlePower, half);
+        }
+    }
+
+    /// Half of the 95 % interval that the error of one idle phase gives the mean of a metric.
+    fn half_of(&self, parts: &[Part], name: &str) -> Option<f64> {
+        let (_, scale, _) = parts.iter().find(|(metric, ..)| metric.is(name))?;
+        let half = (self.half? * (*scale)?).abs();
+        Some(half).filter(|half| half.is_finite())
+    }
+
+    /// What the error of shared idle phases adds to the (co)variances of the means of pairs; nothing where it is not known.
+    pub fn common(
+        &self,
+        both: [&TreatmentSummary; 2],
+        of: &MetricSummary,
+        pairs: &Pairs,
+        block_of: &BTreeMap<u32, u32>,
+    ) -> Covariances {
+        let halves = both.map(|one| self.half_of(&parts(&one.metrics), &of.name));
+        let idle = both.map(|one| one.metric(metric::POWER_IDLE.name));
+        let ([Some(own), Some(other)], [Some(own_idle), Some(other_idle)]) = (halves, idle) else {
+            return Covariances::default();
+        };
+        let compared: BTreeSet<u32> = pairs.iter().map(|(block, ..)| *block).collect();
+        let mut idle = checks::pairs(own_idle, other_idle, block_of);
+        idle.retain(|(block, ..)| compared.contains(block));
+        let phases = by_phase(idle.iter().map(|(_, own, other)| (*own, *other)));
+        let of_one = |of: fn(&(usize, usize)) -> usize| {
+            lacking(
+                &phases
+                    .iter()
+                    .map(|pair| (of(pair), of(pair)))
+                    .collect::<Vec<_>>(),
+            )
+        };
+        Covariances {
+            treatment: own.powi(2) * of_one(|pair| pair.0),
+            baseline: other.powi(2) * of_one(|pair| pair.1),
+            both: own * other * lacking(&phases),
+        }
+    }
+}
+
+/// The idle phases by number, in place of their watts.
+fn by_phase(watts: impl Iterator<Item = (f64, f64)>) -> Vec<(usize, usize)> {
+    let mut known: Vec<f64> = Vec::new();
+    let mut number = |watts: f64| {
+        let is_same = |of: &f64| (of - watts).abs() <= ROUNDING * watts.abs();
+        known.iter().position(is_same).unwrap_or_else(|| {
+            known.push(watts);
+            known.len() - 1
+        })
+    };
+    watts
+        .map(|(own, other)| (number(own), number(other)))
+        .collect()
+}
+
+/// The idle phases by their start: trials of one block have the same phase.
+fn phases<'a>(trials: impl Iterator<Item = &'a Trial>) -> BTreeMap<&'a str, &'a IdlePhase> {
+    let phases = trials.filter_map(|trial| trial.observation.idle.as_ref());
+    phases
+        .map(|phase| (phase.started.as_str(), phase))
+        .collect()
 }
 
 /// The sentences, for the first mention of energy in a report; none without joules.
@@ -96,11 +222,7 @@ fn origin(facts: &BTreeMap<String, String>) -> Vec<String> {
 
 /// The idle power of the run with its interval and its drift, and the phases on a busy host.
 fn idle<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> {
-    let phases = trials.filter_map(|trial| trial.observation.idle.as_ref());
-    // Trials of one block have the same phase.
-    let phases: BTreeMap<&str, &IdlePhase> = phases
-        .map(|phase| (phase.started.as_str(), phase))
-        .collect();
+    let phases = phases(trials);
     let watts = Unit::from_base(Base::Watt);
     let idle = phases.values().filter_map(|phase| phase.idle_watts());
     let idle: Vec<f64> = idle.collect();

@@ -36,6 +36,7 @@ use comparisons::{blocks, compare_with_baselines, places};
 use control::Controls;
 pub(crate) use control::between_runs;
 pub use control::{HostSpeed, PartSpeed, Variation};
+use energy::IdlePower;
 pub(crate) use knees::bounds as knee_bounds;
 pub use knees::knee_in_words;
 pub use machines::Fleet;
@@ -121,13 +122,17 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         let label = read.trial.treatment.label.as_str();
         own.entry(label).or_default().push((read, row));
     }
+    // Machines have idle powers of their own.
+    let idle =
+        (fleet.machines < 2).then(|| IdlePower::from_trials(trials.iter().map(|read| &read.trial)));
     let shorts = words::shorts(&treatments, &factors);
     let mut summaries: Vec<TreatmentSummary> = treatments
         .iter()
         .zip(shorts)
         .map(|(treatment, short)| {
             let own = own.get(treatment.label.as_str());
-            summarise(treatment, short, own.map_or(&[], Vec::as_slice))
+            let own = own.map_or(&[][..], Vec::as_slice);
+            summarise(treatment, short, own, idle.as_ref())
         })
         .collect();
     words::tell_nouns_apart(&mut summaries);
@@ -148,7 +153,12 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     let controls = Controls::from_trials(&trials);
     let (mut comparisons, pairs) = match standing {
         Standing::Nothing => Default::default(),
-        _ => compared(&summaries, &block_of, (&fleet, &controls), method),
+        _ => compared(
+            &summaries,
+            &block_of,
+            (&fleet, &controls, idle.as_ref()),
+            method,
+        ),
     };
     let tax_changes = match standing {
         Standing::Claims => tax_changes(&summaries, &block_of, &fleet, method),
@@ -309,10 +319,12 @@ impl Method {
 fn compared(
     summaries: &[TreatmentSummary],
     block_of: &BTreeMap<u32, u32>,
-    (fleet, controls): (&Fleet, &Controls),
+    (fleet, controls, idle): (&Fleet, &Controls, Option<&IdlePower>),
     method: Method,
 ) -> (Vec<Comparison>, Vec<checks::Pairs>) {
-    let mut comparisons = compare_with_baselines(summaries, block_of);
+    // An interval for every look is of logarithms.
+    let idle = if method.sequential { None } else { idle };
+    let mut comparisons = compare_with_baselines(summaries, block_of, idle);
     let labels = by_label(summaries);
     let pairs_of = |comparison: &mut Comparison| {
         let metric = |label: &str| labels.get(label)?.metric(&comparison.metric);
@@ -589,7 +601,12 @@ fn row(read: &Read) -> TrialRow {
     }
 }
 
-fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -> TreatmentSummary {
+fn summarise(
+    treatment: &Treatment,
+    short: String,
+    own: &[(&Read, &TrialRow)],
+    idle: Option<&IdlePower>,
+) -> TreatmentSummary {
     let (mine, rows): (Vec<&Read>, Vec<&TrialRow>) = own.iter().copied().unzip();
     let mut read = mine.clone();
     read.retain(|read| read.counts);
@@ -605,14 +622,20 @@ fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -
     );
     let objective = scenario::objective(&counted);
     knees::widen(&mut metrics, objective.as_ref());
-    energy::widen(&mut metrics, &counted);
+    let widen = |metrics: &mut [MetricSummary]| {
+        energy::widen(metrics, &counted);
+        if let Some(idle) = idle {
+            idle.widen(metrics);
+        }
+    };
+    widen(&mut metrics);
     let (mut levels, mut actors) = (
         scenario::levels(treatment, &counted),
         scenario::actors(treatment, &counted),
     );
     quantiles::attach(&mut metrics, &rows, TARGET, None);
     for level in &mut levels {
-        energy::widen(&mut level.metrics, &counted);
+        widen(&mut level.metrics);
         quantiles::attach(&mut level.metrics, &rows, TARGET, Some(&level.name));
     }
     for actor in &mut actors {

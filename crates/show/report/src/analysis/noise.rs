@@ -7,12 +7,14 @@ use super::{Analysis, Comparison};
 use std::collections::BTreeMap;
 use vtax_core::counted;
 use vtax_results::numbers::percent;
-use vtax_results::stats::{FEWEST_TO_RANK, above_floor, noise_floor};
+use vtax_results::stats::{FEWEST_TO_RANK, Tax, above_floor, noise_floor};
 
-/// Widens the interval of a paired comparison to the noise floor, where the floor is wider.
+/// Widens the interval of a paired comparison to the noise floor, where the floor is wider. Ratios of means have none: the floor is
+/// of logarithms, which a difference may not have.
 pub(super) fn put_above_floor(comparison: &mut Comparison, pairs: &Pairs) {
-    // The floor is of means: slow trials, which do not move the typical pair, would widen its interval again.
-    let Some(tax) = comparison.tax.filter(|tax| tax.paired && !tax.typical) else {
+    // The floor is of logarithms, and of means: slow trials, which do not move the typical pair, would widen its interval again.
+    let is_floored = |tax: &Tax| tax.paired && !tax.typical && tax.means.is_none();
+    let Some(tax) = comparison.tax.filter(is_floored) else {
         return;
     };
     let values: Vec<(f64, f64)> = pairs.iter().map(|(_, one, other)| (*one, *other)).collect();
@@ -20,8 +22,7 @@ pub(super) fn put_above_floor(comparison: &mut Comparison, pairs: &Pairs) {
         return;
     };
     let floored = above_floor(tax, floor);
-    let excludes =
-        |of: vtax_results::stats::Tax| of.interval.is_some_and(|ends| !ends.contains(1.0));
+    let excludes = |of: Tax| of.interval.is_some_and(|ends| !ends.contains(1.0));
     comparison.judgement.noise_floor = Some(floor.exp_m1());
     comparison.judgement.is_below_floor = excludes(tax) && !excludes(floored);
     comparison.tax = Some(floored);

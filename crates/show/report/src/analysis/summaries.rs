@@ -131,9 +131,10 @@ impl MetricSummary {
         }
     }
 
-    /// The common error as a share of the mean; `None` where it is not known.
-    pub(super) fn relative_error(&self) -> Option<f64> {
-        let share = self.common_error?.half? / self.description.mean.abs();
+    /// The error of the power model as a share of the mean; `None` where it is not known.
+    pub(super) fn model_error(&self) -> Option<f64> {
+        let of_model = self.common_error.filter(|of| of.of == ErrorOf::PowerModel);
+        let share = of_model?.half? / self.description.mean.abs();
         share.is_finite().then_some(share)
     }
 
@@ -180,6 +181,8 @@ pub struct CommonError {
 pub enum ErrorOf {
     /// The power model that computed the joules.
     PowerModel,
+    /// An idle phase that trials of several blocks share, of their energy above idle.
+    IdlePower,
 }
 
 /// One load level over the trials that reached it.

@@ -169,7 +169,7 @@ fn change(
                 .min_by_key(|one| one.values),
             lacks_work: all.iter().any(|of| of.lacks_work),
             by_model: all.iter().any(|of| of.is_by_model()),
-            model_error: (all.iter().map(|of| of.relative_error()))
+            model_error: (all.iter().map(|of| of.model_error()))
                 .try_fold(0.0_f64, |sum, one| Some(sum.hypot(one?))),
             ..Judgement::default()
         },

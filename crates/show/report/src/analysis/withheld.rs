@@ -3,7 +3,7 @@
 //! the host's and other programs had a part of it.
 
 use super::checks::Pairs;
-use super::{Comparison, MetricSummary, TreatmentSummary};
+use super::{Comparison, ErrorOf, MetricSummary, TreatmentSummary};
 use vtax_core::metric::{self, Metric};
 use vtax_results::stats::{Verdict, fisher_p, sign_test_p};
 
@@ -54,6 +54,7 @@ impl Side {
 /// - More than a fifth of the trials of one side are lost, or one side lost so many more that it is no chance (Fisher's exact
 ///   test). The lost trials may be the slow ones, so neither equality nor the lack of a difference is claimed. A difference is,
 ///   where a sign test shows it although every lost pair counts against it.
+/// - Trials of several blocks share the run's only idle phase, so that the error of idle power is not known.
 /// - Other programs disturbed more than a fifth of the trials of one side, and the number is the whole host's.
 pub(crate) fn judge(
     comparison: &mut Comparison,
@@ -72,6 +73,11 @@ pub(crate) fn judge(
     let is_of_host = OF_THE_HOST.iter().any(|one| one.is(&comparison.metric));
     if is_of_host && (disturbed(own) || disturbed(other)) {
         let why = "it is the whole host's, and other programs ran beside the trials: energy charged to the target, and CPU, are its own";
+        withhold(comparison, why.to_owned());
+        return;
+    }
+    if [mine, theirs].into_iter().any(has_unknown_idle) {
+        let why = "the trials of several blocks share the only idle phase in which the host was idle, and nothing is known of its error";
         withhold(comparison, why.to_owned());
         return;
     }
@@ -111,6 +117,12 @@ pub(crate) fn judge(
         comparison,
         format!("{a} and {b} have no value that counts, and these may be the slow ones"),
     );
+}
+
+/// Whether trials share idle power whose error is not known.
+fn has_unknown_idle(metric: &MetricSummary) -> bool {
+    let error = metric.common_error;
+    error.is_some_and(|error| error.of == ErrorOf::IdlePower && error.half.is_none())
 }
 
 /// How many pairs have the direction of the difference.

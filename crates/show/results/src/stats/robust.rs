@@ -55,7 +55,11 @@ const MOST_TO_RANK: usize = 1000;
 /// intervals of other levels agree with it.
 pub fn typical_tax(tax: &Tax, pairs: &[(f64, f64)]) -> Option<Tax> {
     let n = pairs.len();
-    if !tax.paired || tax.n != n || !(FEWEST_TO_RANK..=MOST_TO_RANK).contains(&n) {
+    if !tax.paired
+        || tax.means.is_some()
+        || tax.n != n
+        || !(FEWEST_TO_RANK..=MOST_TO_RANK).contains(&n)
+    {
         return None;
     }
     let differences: Vec<f64> = pairs.iter().map(|(a, b)| a.ln() - b.ln()).collect();
