@@ -7,7 +7,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 use vtax_testkit::needs::Need;
 
 /// A user of this host without a name, a home and groups: nobody.
@@ -222,4 +224,162 @@ fn neither_secrets_nor_other_homes_are_in_the_files_of_this_host() {
     let found = trials(&home.path().join("results/sh"));
     let seen = found[0].metrics["own.seen"].quantity.value;
     assert_eq!(seen, 2.0, "all three conditions held");
+}
+
+/// A program of the user that is ended with the test.
+struct Running(Child);
+
+impl Running {
+    fn start(home: &Home, script: &str) -> Self {
+        let path = home.program("my-service", script);
+        let mut command = as_user();
+        command.arg(path).current_dir(home.path());
+        let child = command.stdin(Stdio::null()).spawn().unwrap();
+        Self(child)
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// CPU time of a shell and of the children that it waited for, as its `times` prints them, in seconds.
+fn printed_times(text: &str) -> f64 {
+    let seconds = |time: &str| {
+        let (minutes, seconds) = time.trim_end_matches('s').split_once('m').unwrap();
+        60.0 * minutes.parse::<f64>().unwrap() + seconds.parse::<f64>().unwrap()
+    };
+    text.split_whitespace().map(seconds).sum()
+}
+
+/// The use of the guest with this process's name in a recording, as `vtax report --json` has it.
+fn guest_of(home: &Home, recording: &str) -> serde_json::Value {
+    let output = home
+        .vtax()
+        .args(["report", recording, "--json"])
+        .output()
+        .unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let guests = report["guests"].as_array().unwrap();
+    let found = guests.iter().find(|guest| guest["platform"] == "native");
+    found.unwrap_or_else(|| panic!("{report}")).clone()
+}
+
+#[test(needs = [without_root()])]
+fn a_service_that_runs_is_a_guest_with_the_time_of_all_that_it_starts() {
+    let home = Home::new();
+    let work = "i=0; while [ $i -lt 60000 ]; do i=$((i + 1)); done";
+    let script = format!(
+        "#!/bin/sh
+while [ ! -e go ]; do sleep 0.1; done
+for child in 1 2 3 4 5 6; do ( {work} ); ( {work}; {work} ) & wait; done
+times > times
+: > done
+while :; do sleep 0.1; done
+"
+    );
+    let running = Running::start(&home, &script);
+    let pid = running.pid();
+    let recorder = home
+        .vtax()
+        .args([
+            "record",
+            "--pid",
+            &pid,
+            "--interval",
+            "200ms",
+            "-o",
+            "recording",
+        ])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut recorder = Running(recorder);
+    wait_in(&mut recorder.0, 60, || has_interval(&home));
+    fs::write(home.path().join("go"), "").unwrap();
+    wait_in(&mut recorder.0, 120, || home.path().join("done").exists());
+    sleep(Duration::from_millis(500));
+    let signalled = Pid::from_raw(i32::try_from(recorder.0.id()).unwrap()).unwrap();
+    kill_process(signalled, Signal::TERM).unwrap();
+    assert!(in_order(recorder.0.wait().unwrap()));
+    let used = printed_times(&fs::read_to_string(home.path().join("times")).unwrap());
+    let guest = guest_of(&home, "recording");
+    let charged = guest["cpu_seconds"].as_f64().unwrap();
+    let told = format!("{charged} of {used} s: {guest}");
+    assert!(used > 0.4, "{told}");
+    // Each of the shell's four times is cut to a tick, and so are its children's in the account. It goes on for a while.
+    assert!((used - 0.08..used + 0.2).contains(&charged), "{told}");
+    assert_eq!(guest["hidden_share"], serde_json::Value::Null, "{told}");
+}
+
+/// Whether a recording of the user has an interval.
+fn has_interval(home: &Home) -> bool {
+    let output = home
+        .vtax()
+        .args(["report", "recording", "--json"])
+        .output()
+        .unwrap();
+    serde_json::from_slice::<serde_json::Value>(&output.stdout).is_ok()
+}
+
+#[test(needs = [without_root()])]
+fn a_service_that_ends_is_told_and_the_recording_goes_on() {
+    let home = Home::new();
+    let running = Running::start(&home, "#!/bin/sh\nsleep 1\n");
+    let pid = running.pid();
+    let output = home
+        .vtax()
+        .args([
+            "record",
+            "--pid",
+            &pid,
+            "--interval",
+            "200ms",
+            "--for",
+            "3s",
+            "-o",
+            "recording",
+        ])
+        .output()
+        .unwrap();
+    let told = text(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let ended = format!("process {pid} (my-service) and those that it started have ended");
+    assert!(told.contains(&ended), "{told}");
+    assert!(
+        told.contains("soft interrupts and packets of a service are not told from the host's"),
+        "{told}"
+    );
+}
+
+#[test(needs = [without_root()])]
+fn a_process_that_is_no_service_of_the_user_is_refused_with_the_reason() {
+    let home = Home::new();
+    let refused = |pid: &str, status: i32, reason: &str| {
+        let output = home
+            .vtax()
+            .args(["top", "--count", "1", "--pid", pid])
+            .output()
+            .unwrap();
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{told}");
+        assert!(told.contains(reason), "{told}");
+    };
+    let mut gone = as_user().arg("true").spawn().unwrap();
+    gone.wait().unwrap();
+    refused(&gone.id().to_string(), 1, "no process");
+    refused(
+        "1",
+        5,
+        "a process of --pid is another user's, which needs root",
+    );
+    refused("2", 1, "is a thread of the kernel");
+    refused("0", 2, "--pid");
 }

@@ -19,7 +19,7 @@ use std::fmt;
 use std::str::FromStr;
 use vtax_core::owner::Owner;
 use vtax_core::{Joules, Nanoseconds, Source};
-use vtax_inventory::{Guest, Guests};
+use vtax_inventory::{Guest, Guests, Service};
 use vtax_kernel::file;
 use vtax_meter::{HostEnergy, Meter, PowerModel, host_energy, joules_metric};
 use vtax_observe::Roots;
@@ -74,6 +74,8 @@ pub enum Roster {
 pub struct ChargerOptions {
     /// The guests to charge.
     pub roster: Roster,
+    /// Services that are guests too.
+    pub services: Vec<Service>,
     /// The mount points of the kernel's files.
     pub roots: Roots,
     /// The method by which soft interrupts are charged.
@@ -168,6 +170,9 @@ impl Pass {
     }
 }
 
+/// What a service is not charged for.
+const NOT_OF_SERVICES: &str = "soft interrupts and packets of a service are not told from the host's, and are not charged to it";
+
 /// Charges a host's time and energy to its guests.
 pub struct Charger {
     roster: Roster,
@@ -193,8 +198,12 @@ impl Charger {
     pub fn open(options: ChargerOptions) -> Result<Self, ObserveError> {
         raise_file_limit();
         let roots = options.roots;
-        let guests = Guests::new(roots.clone());
+        let mut guests = Guests::new(roots.clone());
         let mut notes = options.notes;
+        if !options.services.is_empty() {
+            notes.push(NOT_OF_SERVICES.to_owned());
+        }
+        guests.attach(options.services);
         let accounting = IrqAccounting::detect(&roots);
         let mut programs = None;
         let counted =

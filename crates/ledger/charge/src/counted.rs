@@ -407,7 +407,7 @@ fn nanoseconds(time: f64) -> Nanoseconds {
 
 /// Groups samples by the owner of their context.
 fn by_context(sampled: Sampled, guests: &Guests) -> Samples {
-    let monitors = guests.monitors();
+    let monitors = guests.by_process();
     let containers: HashMap<PathBuf, u32> = guests
         .iter()
         .filter(|guest| !guest.platform.is_vm() && guest.platform != Platform::Xen)

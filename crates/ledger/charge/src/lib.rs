@@ -29,6 +29,7 @@ pub mod pods;
 mod probe;
 mod problems;
 pub mod records;
+mod service;
 mod snapshot;
 mod subjects;
 mod traced;

@@ -46,10 +46,14 @@ pub struct ChargedGuest {
 
 impl ChargedGuest {
     /// Returns the share of its processor time that neither it nor its owner sees, 0 to 1. `None` if it used none, or
-    /// if it is a VM whose monitor does not name its threads: then its own code cannot be distinguished.
+    /// if it is a VM whose monitor does not name its threads: then its own code cannot be distinguished. `None` for a
+    /// service, whose soft interrupts are not known.
     pub fn hidden(&self) -> Option<f64> {
         let stages = &self.used.stages;
-        let is_known = stages.get(Stage::Vcpu).0 > 0 || !self.platform.is_vm();
+        let is_known = match self.platform {
+            Platform::Native => false,
+            platform => stages.get(Stage::Vcpu).0 > 0 || !platform.is_vm(),
+        };
         let total = stages.total().as_secs_f64();
         (total > 0.0 && is_known).then(|| stages.hidden().as_secs_f64() / total)
     }

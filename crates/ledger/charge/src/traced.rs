@@ -233,7 +233,7 @@ impl Method for Traced {
         }
         // For the next interval.
         self.programs
-            .register(&self.owners.devices, &guests.monitors());
+            .register(&self.owners.devices, &guests.by_process());
         Ok(self.owners.charge(&found))
     }
 }

@@ -4,12 +4,13 @@
 use super::departed::DepartedReader;
 use super::irq_accounting::IrqAccounting;
 use super::ledger::{GuestUse, Stage, Stages, Usage};
+use super::service::ServiceTime;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
 use vtax_core::account::Host;
-use vtax_inventory::{Guest, GuestKey, Guests, HelperWork, Hierarchy, is_dom0};
+use vtax_inventory::{Guest, GuestKey, Guests, HelperWork, Hierarchy, Platform, is_dom0};
 use vtax_kernel::cgroup::GroupClock;
 use vtax_kernel::{KernelFile, text};
 use vtax_observe::clock::Clock;
@@ -59,6 +60,8 @@ enum TimeSource {
     Thread(KernelFile, Stage),
     /// A container's control group.
     Group(GroupClock),
+    /// The processes of a service.
+    Service(Box<ServiceTime>),
     /// The hypervisor below reports it: see [`Guest::domain`].
     Domain,
 }
@@ -136,10 +139,10 @@ impl UsageReader {
             .filter_map(|guest| Some((guest.group.as_deref()?.as_os_str(), guest.number)))
             .collect();
 
-        // Guests are read before the host, so that their use in the meantime is inside the host's time. Monitors are
-        // read before containers, for the same reason.
+        // Guests are read before the host, so that their use in the meantime is inside the host's time. Monitors and
+        // services are read before containers, for the same reason.
         let mut list: Vec<&Guest> = guests.iter().collect();
-        list.sort_by_key(|guest| !guest.platform.is_vm());
+        list.sort_by_key(|guest| guest.is_container());
         let limit = self.last.map(|last| {
             let span = now.saturating_since(last.time.at).0;
             span.saturating_mul(u64::from(last.time.processors.max(1)))
@@ -167,7 +170,7 @@ impl UsageReader {
                     .ancestors()
                     .find_map(|group| containers.get(group.as_os_str()).copied())
             } else {
-                None
+                guest.inside
             };
             used.push(GuestUse {
                 number: guest.number,
@@ -276,6 +279,11 @@ impl UsageReader {
             let total = totals.get(Stage::Vcpu);
             self.departed.note(*inode, total);
         }
+        if let TimeSource::Service(time) = &reader.own {
+            let omitted = time.omissions.iter();
+            let omitted = omitted.map(|omitted| format!("{}: {omitted}", guest.name));
+            self.problems.extend(omitted);
+        }
         let mut used = gains(&mut reader.counters, &totals, is_new, fell);
         reader
             .helpers
@@ -302,6 +310,9 @@ impl TimeSource {
         if guest.domain.is_some() {
             return Some(Self::Domain);
         }
+        if guest.platform == Platform::Native {
+            return Some(Self::Service(Box::new(ServiceTime::new(proc))));
+        }
         if guest.platform.is_vm() {
             let threads = VmmThreads::of_process(guest.process?, proc).ok()?;
             return Some(Self::Threads(Box::new(threads)));
@@ -326,6 +337,7 @@ impl TimeSource {
                 (*stage, Nanoseconds(time))
             }
             Self::Group(clock) => (Stage::Vcpu, clock.times()?.total),
+            Self::Service(time) => (Stage::Vcpu, time.read(&guest.members)),
             Self::Domain => {
                 let time = guest.domain.map(|(_, time)| time);
                 (Stage::Vcpu, time.unwrap_or_default())

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Discovery of this host's guests without configuration: VMs by their monitors' command lines, containers by their
-//! control groups, Xen's domains by the toolstack; each with its network devices and disks.
+//! control groups, Xen's domains by the toolstack; each with its network devices and disks. Services that a user names
+//! are guests too.
 //!
 //! A pass costs little when nothing changed: a process or control group that has been examined is identified by its
 //! directory's inode, which changes when the number or the name is reused.
@@ -24,12 +25,14 @@ mod platform;
 mod pod;
 mod qemu;
 mod runtimes;
+mod service;
 mod xen;
 
 pub use device::{Device, Disk};
 pub use identity::Identity;
 pub use platform::Platform;
 pub use pod::pod_of;
+pub use service::{Member, Service, ServiceError};
 pub use xen::is_dom0;
 
 use container::OciStates;
@@ -49,7 +52,7 @@ use vtax_observe::Roots;
 /// The identity of a guest across passes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GuestKey {
-    /// A monitor's process. The process number alone may be reused.
+    /// A monitor's process, or the process that a service is named by. The process number alone may be reused.
     Process {
         /// Its number.
         pid: u32,
@@ -108,7 +111,7 @@ pub struct Guest {
     pub uuid: Option<String>,
     /// The number of its assigned processors, where it is known.
     pub cpus: Option<u32>,
-    /// The monitor's process, or one process of the container.
+    /// The monitor's process, one process of the container, or the one that a service is named by.
     pub process: Option<u32>,
     /// A process outside the guest that sees a Xen domain's devices, where these are in a network namespace other than
     /// the host's.
@@ -123,11 +126,20 @@ pub struct Guest {
     pub disks: Vec<Disk>,
     /// Processes outside its own that work for it alone.
     pub helpers: Vec<Helper>,
+    /// The processes of a service, parents before their children.
+    pub members: Vec<Member>,
+    /// The number of the container that a service is in.
+    pub inside: Option<u32>,
     /// Whether it was absent in the pass before its discovery: all of its use is then new.
     pub is_new: bool,
 }
 
 impl Guest {
+    /// Whether it is a control group, of a container or a job.
+    pub fn is_container(&self) -> bool {
+        matches!(self.key, GuestKey::Group { .. })
+    }
+
     /// Creates a guest without further properties.
     fn new(key: GuestKey, platform: Platform, name: String) -> Self {
         Self {
@@ -146,6 +158,8 @@ impl Guest {
             devices: Vec::new(),
             disks: Vec::new(),
             helpers: Vec::new(),
+            members: Vec::new(),
+            inside: None,
             is_new: false,
         }
     }
@@ -186,6 +200,7 @@ pub struct Guests {
     /// The NICs that work for one guest, and the guest of each.
     nics: HashMap<u32, GuestKey>,
     groups: Groups,
+    services: Vec<service::Members>,
     oci: OciStates,
     links: HostLinks,
     /// The last pass in which one of the devices came or went.
@@ -225,14 +240,28 @@ enum Kind {
 }
 
 impl Guests {
-    /// The processes that run VMs, including helpers such as a virtual NIC, each with its guest's number.
-    pub fn monitors(&self) -> HashMap<u32, u32> {
+    /// The processes that are a guest's by their number, each with the guest's number: those that run VMs, including
+    /// helpers such as a virtual NIC, and those of services.
+    pub fn by_process(&self) -> HashMap<u32, u32> {
         let vms = self.iter().filter(|guest| guest.platform.is_vm());
-        vms.flat_map(|guest| {
+        let of_vms = vms.flat_map(|guest| {
             let helpers = guest.helpers.iter().map(|helper| helper.pid);
             helpers.chain(guest.process).map(|pid| (pid, guest.number))
-        })
-        .collect()
+        });
+        let of_services = self.iter().flat_map(|guest| {
+            let own = guest.members.iter().filter(|member| !member.is_others);
+            own.map(|member| (member.pid, guest.number))
+        });
+        of_services.chain(of_vms).collect()
+    }
+
+    /// Adds services that a user names; one that is named twice is one.
+    pub fn attach(&mut self, services: impl IntoIterator<Item = Service>) {
+        for service in services {
+            if self.services.iter().all(|known| known.service != service) {
+                self.services.push(service::Members::new(service));
+            }
+        }
     }
 
     /// Creates an empty list; the first [`Guests::scan`] fills it.
@@ -250,6 +279,7 @@ impl Guests {
             processes: HashMap::new(),
             nics: HashMap::new(),
             groups: Groups::new(),
+            services: Vec::new(),
             oci: OciStates::default(),
             links: HostLinks::default(),
             links_changed_in: 0,
@@ -321,6 +351,7 @@ impl Guests {
         self.scan_processes();
         self.scan_domains();
         self.gather_helpers();
+        self.scan_services();
         self.look_at_devices();
         self.passes += 1;
     }
@@ -373,8 +404,92 @@ impl Guests {
                 _ => None,
             })
             .collect();
-        self.guests
-            .retain(|key, _| !matches!(key, GuestKey::Process { .. }) || monitors.contains(key));
+        self.guests.retain(|key, guest| {
+            let is_monitor =
+                matches!(key, GuestKey::Process { .. }) && guest.platform != Platform::Native;
+            !is_monitor || monitors.contains(key)
+        });
+    }
+
+    fn scan_services(&mut self) {
+        if self.services.is_empty() {
+            return;
+        }
+        let listed = self.processes.iter();
+        let listed: Vec<(u32, u64)> = listed.map(|(pid, known)| (*pid, known.inode)).collect();
+        let mut services = std::mem::take(&mut self.services);
+        for members in &mut services {
+            members.update(&self.roots.proc, &listed, std::process::id());
+        }
+        for members in &services {
+            self.scan_service(members, &services);
+        }
+        self.services = services;
+    }
+
+    fn scan_service(&mut self, members: &service::Members, all: &[service::Members]) {
+        let Service { pid, started, name } = &members.service;
+        let key = GuestKey::Process {
+            pid: *pid,
+            started: *started,
+        };
+        if members.is_over {
+            self.problems.push(format!(
+                "process {pid} ({name}) and those that it started have ended"
+            ));
+        }
+        if let Some(guest) = self.guests.get(&key)
+            && guest.platform != Platform::Native
+        {
+            self.problems.push(format!(
+                "process {pid} ({name}) is charged as the guest {} ({}), without being named",
+                guest.name,
+                guest.platform.name()
+            ));
+            return;
+        }
+        let mut list = members.list();
+        if list.is_empty() {
+            self.guests.remove(&key);
+            return;
+        }
+        let has_containers = self.guests.values().any(Guest::is_container);
+        let container = |pid: u32| {
+            let group = has_containers.then(|| self.group_of(self.process(pid)))??;
+            let of = |group: &Path| {
+                let mut guests = self.guests.values().filter(|guest| guest.is_container());
+                guests.find(|guest| guest.group.as_deref() == Some(group))
+            };
+            group.ancestors().find_map(of)
+        };
+        let inside = |pid: u32| container(pid).map(|guest| guest.number);
+        let guests = self.guests.values();
+        let of_vms: HashSet<u32> = guests
+            .filter(|guest| guest.platform.is_vm())
+            .flat_map(|guest| {
+                let helpers = guest.helpers.iter().map(|helper| helper.pid);
+                helpers.chain(guest.process)
+            })
+            .collect();
+        let is_inner = |other: &&service::Members| {
+            other.service != members.service && members.contains(other.service.pid)
+        };
+        let inner: Vec<&service::Members> = all.iter().filter(is_inner).collect();
+        let around = inside(*pid);
+        for member in &mut list {
+            member.is_others = of_vms.contains(&member.pid)
+                || inner.iter().any(|other| other.contains(member.pid))
+                || (has_containers && inside(member.pid) != around);
+        }
+        if !self.guests.contains_key(&key) {
+            let guest = Guest::new(key.clone(), Platform::Native, name.clone());
+            let process = Some(*pid);
+            self.add(Guest { process, ..guest }, None);
+        }
+        if let Some(guest) = self.guests.get_mut(&key) {
+            guest.members = list;
+            guest.inside = around;
+        }
     }
 
     fn look_at(&mut self, pid: u32, is_new: bool) -> Kind {

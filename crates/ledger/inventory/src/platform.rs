@@ -43,6 +43,8 @@ pub enum Platform {
     Singularity,
     /// Garden of Cloud Foundry.
     Garden,
+    /// None: processes of this host that a user names as a service.
+    Native,
 }
 
 impl Platform {
@@ -68,6 +70,7 @@ impl Platform {
             Self::Apptainer => "apptainer",
             Self::Singularity => "singularity",
             Self::Garden => "garden",
+            Self::Native => "native",
         }
     }
 

@@ -647,3 +647,93 @@ proptest::proptest! {
         proptest::prop_assert!(names.iter().all(|(_, name)| !name.chars().any(char::is_control)));
     }
 }
+
+impl Host {
+    /// A process with its parent, in a control group of v2.
+    fn child(&self, pid: u32, parent: u32, line: &str, group: &str) {
+        self.process(pid, line, u64::from(pid));
+        let zeros = "0 ".repeat(17);
+        let stat = format!("{pid} (x) S {parent} {zeros}{pid} 0");
+        self.put(&format!("proc/{pid}/stat"), stat);
+        self.put(
+            &format!("proc/{pid}/status"),
+            format!("Tgid:\t{pid}\nUid:\t0\n"),
+        );
+        self.put(&format!("proc/{pid}/cgroup"), format!("0::/{group}\n"));
+    }
+
+    /// The list with these services.
+    fn attached(&self, pids: &[u32]) -> Guests {
+        let mut guests = self.guests();
+        let found = |pid: &u32| Service::find(&self.path("proc"), *pid, 0).unwrap();
+        guests.attach(pids.iter().map(found));
+        guests
+    }
+}
+
+/// The processes of a service that are its own, and those that are others'.
+fn of_service(guests: &Guests, pid: u32) -> (Vec<u32>, Vec<u32>) {
+    let mut all = guests
+        .iter()
+        .filter(|guest| guest.platform == Platform::Native);
+    let guest = all.find(|guest| guest.process == Some(pid)).unwrap();
+    let of = |is_others: bool| {
+        let members = guest.members.iter();
+        let of = members.filter(|member| member.is_others == is_others);
+        of.map(|member| member.pid).collect()
+    };
+    (of(false), of(true))
+}
+
+#[test]
+fn a_service_is_a_guest_without_the_processes_of_other_guests() {
+    let host = Host::new();
+    host.v2();
+    host.group(&format!("docker/{ID}"), "23\n");
+    host.child(20, 1, "engine", "svc");
+    host.child(21, 20, "qemu-kvm -name vm", "svc");
+    host.child(22, 20, "shim", "svc");
+    host.child(23, 22, "in-container", &format!("docker/{ID}/sub"));
+    host.child(24, 20, "inner", "svc");
+    host.child(25, 24, "worker", "svc");
+    host.child(30, 1, "other", "svc");
+    let mut guests = host.attached(&[20, 24, 20]);
+    for _ in 0..2 {
+        guests.scan();
+        assert_eq!(names(&guests), [&ID[..12], "vm", "x", "x (pid 24)"]);
+        assert_eq!(
+            of_service(&guests, 20),
+            (vec![20, 22], vec![21, 23, 24, 25])
+        );
+        assert_eq!(of_service(&guests, 24), (vec![24, 25], vec![]));
+    }
+    let by_process = guests.by_process();
+    assert_eq!((by_process.len(), by_process.contains_key(&23)), (5, false));
+    host.end(24);
+    host.end(25);
+    guests.scan();
+    assert_eq!(names(&guests), [&ID[..12], "vm", "x"]);
+    let told = "process 24 (x) and those that it started have ended";
+    assert_eq!(guests.problems(), [told]);
+}
+
+#[test]
+fn a_service_in_a_container_is_inside_it_and_a_monitor_is_no_service() {
+    let host = Host::new();
+    host.v2();
+    host.group(&format!("docker/{ID}"), "20\n");
+    host.child(20, 1, "in-container", &format!("docker/{ID}"));
+    host.child(21, 20, "beside", &format!("docker/{ID}/sub"));
+    host.child(30, 1, "qemu-kvm -name vm", "vms");
+    let mut guests = host.attached(&[20, 30]);
+    guests.scan();
+    let container = guests.iter().find(|guest| guest.is_container()).unwrap();
+    let service = guests
+        .iter()
+        .find(|guest| guest.platform == Platform::Native);
+    assert_eq!(service.unwrap().inside, Some(container.number));
+    assert_eq!(of_service(&guests, 20), (vec![20, 21], vec![]));
+    assert_eq!(guests.len(), 3);
+    let told = "process 30 (x) is charged as the guest vm (qemu), without being named";
+    assert_eq!(guests.problems(), [told]);
+}

@@ -144,7 +144,7 @@ fn guests(report: &Report<'_>) -> Markup {
                 td { (format!("{:.1} s", guest.cpu_seconds)) @if let Some(error) = guest.cpu_error_seconds { " ± " (format!("{error:.1} s")) (flag(Some(Source::Modelled))) } }
                 td { (percent(guest.cpu_seconds / busy)) }
                 td { (format!("{:.1} s", guest.own_cpu_seconds)) }
-                td { (format!("{:.1} s", guest.hidden_cpu_seconds)) }
+                td { (hidden_time(guest)) }
                 td { (guest.hidden_share.map_or_else(|| DASH.to_owned(), percent)) }
                 td { (energy(guest.energy_joules)) }
             }
@@ -172,6 +172,14 @@ fn joules(energy: Option<f64>) -> String {
         || DASH.to_owned(),
         |energy| plain(energy, Unit::from_base(Base::Joule)),
     )
+}
+
+/// The hidden time of a guest; nothing that was seen of a part that is not known is no zero.
+fn hidden_time(guest: &GuestReport<'_>) -> String {
+    if guest.hidden_share.is_none() && guest.hidden_cpu_seconds == 0.0 {
+        return DASH.to_owned();
+    }
+    format!("{:.1} s", guest.hidden_cpu_seconds)
 }
 
 fn costs(report: &Report<'_>) -> Markup {

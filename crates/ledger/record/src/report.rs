@@ -401,12 +401,16 @@ pub fn table(report: &Report<'_>, recording: &Recording, width: usize) -> String
             times => format!(" ×{times}"),
         };
         let name = format!("{}{times} ({})", guest.guest, guest.platform);
-        let seconds = |stage: &Stage| own.total.stages.get(*stage).as_secs_f64();
         let share = guest.hidden_share;
+        // Nothing that was seen of a part that is not known is no zero.
+        let seconds = |stage: &Stage| match own.total.stages.get(*stage) {
+            Nanoseconds(0) if share.is_none() => dash(),
+            time => format!("{:.1}", time.as_secs_f64()),
+        };
         let joules = guest.energy_joules;
         let mut cells = first(name, guest.cpu_seconds);
         cells.push(share.map_or_else(dash, |share| format!("{:.1}", 100.0 * share)));
-        cells.extend(hidden.iter().map(|stage| format!("{:.1}", seconds(stage))));
+        cells.extend(hidden.iter().map(seconds));
         cells.push(joules.map_or_else(dash, |joules| format!("{joules:.0}")));
         cells.extend([guest.per_packet, guest.per_exit, guest.per_gigabyte].map(cpu_each));
         table.row(cells);

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use vtax_charge::{EnergyUse, GuestExchanges, Stage, Stages};
 use vtax_core::{Joules, Nanoseconds, Source};
+use vtax_inventory::Platform;
 
 /// Length of a window.
 const MINUTE: u64 = 60_000_000_000;
@@ -85,11 +86,12 @@ impl Guest {
         format!("{} ({})", self.name, self.platform)
     }
 
-    /// The share of its processor time that the guest does not see; `None` without any time, and for a VM whose
-    /// monitor does not name its threads.
+    /// The share of its processor time that the guest does not see; `None` without any time, for a VM whose monitor does
+    /// not name its threads, and for a service, whose soft interrupts are not known.
     pub fn hidden(&self) -> Option<f64> {
         let (total, stages) = (self.total.cpu().0, &self.total.stages);
-        let is_known = !self.vm || stages.get(Stage::Vcpu).0 > 0;
+        let is_service = self.platform == Platform::Native.name();
+        let is_known = !is_service && (!self.vm || stages.get(Stage::Vcpu).0 > 0);
         (total > 0 && is_known).then(|| stages.hidden().0 as f64 / total as f64)
     }
 }

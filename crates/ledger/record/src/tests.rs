@@ -458,6 +458,27 @@ fn a_comparison_finds_the_cost_of_a_packet_that_rose_and_gates_judge_it() {
 }
 
 #[test]
+fn the_hidden_share_of_a_service_is_not_known() {
+    let (_folder, path) = place();
+    let mut recorder = Recorder::open(&path);
+    let mut host = Host::default();
+    host.start_named(1, "redis-server", Platform::Native);
+    host.start_named(2, "web", Platform::Docker);
+    for _ in 0..3 {
+        recorder.take(&host.pass(1_000_000_000));
+    }
+    recorder.writer.finish().unwrap();
+    let recording = Recording::read(&path).unwrap();
+    let report = Report::from_recording(&recording);
+    let share = |platform: &str| {
+        let mut guests = report.guests.iter();
+        let found = guests.find(|guest| guest.platform == platform);
+        found.unwrap().hidden_share
+    };
+    assert_eq!((share("native"), share("docker")), (None, Some(0.1)));
+}
+
+#[test]
 fn the_page_escapes_names_and_names_the_model() {
     let (_folder, path) = place();
     let mut recorder = Recorder::open(&path);

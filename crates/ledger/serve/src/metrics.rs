@@ -181,7 +181,9 @@ fn energy_source(snapshot: &LedgerSnapshot) -> Option<String> {
 /// Returns whether guests of a platform can have a stage. A stage that is always zero has no series.
 fn has(platform: Platform, stage: Stage) -> bool {
     match stage {
-        Stage::Vcpu | Stage::Softirq => true,
+        Stage::Vcpu => true,
+        // Those of a service are not told from the host's.
+        Stage::Softirq => platform != Platform::Native,
         Stage::Emulator => platform.is_vm(),
         Stage::Iothread | Stage::Vhost => platform.is_vm() && platform != Platform::Xen,
         Stage::Backend => platform == Platform::Xen,

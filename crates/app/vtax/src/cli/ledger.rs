@@ -38,8 +38,19 @@ const CHARGING: &str = "Charging";
 const METHODS: [&str; 4] = ["auto", "traced", "counted", "both"];
 const RULES: [IdleRule; 3] = [IdleRule::Host, IdleRule::Equal, IdleRule::Reservation];
 
+/// Services that are guests too.
+#[derive(Debug, Args)]
+pub struct ServiceArgs {
+    /// The number of a process that runs already: it, its descendants and those that it starts later are one guest.
+    /// Nothing of them is changed. It can be given several times. Other users' processes need root.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: Vec<u32>,
+}
+
 #[derive(Debug, Args)]
 pub struct TopArgs {
+    #[command(flatten)]
+    pub services: ServiceArgs,
     /// The time between two readings.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = between("100ms", "24h"))]
     pub interval: Duration,
@@ -102,6 +113,8 @@ pub struct RecordArgs {
     /// user may read it.
     #[arg(long, short, value_name = "DIR")]
     pub output: PathBuf,
+    #[command(flatten)]
+    pub services: ServiceArgs,
     /// How long to record, such as 1h or 7d [default: until stopped].
     #[arg(long = "for", value_name = "TIME", value_parser = between("1s", "366d"))]
     pub length: Option<Duration>,

@@ -4,11 +4,12 @@
 
 use crate::Outcome;
 use crate::cli::{
-    By, CapArgs, ChargeArgs, ChargeFormat, ExporterArgs, LedgerArgs, PushArgs, ShareArgs, TopArgs,
-    WebArgs,
+    By, CapArgs, ChargeArgs, ChargeFormat, ExporterArgs, LedgerArgs, PushArgs, ServiceArgs,
+    ShareArgs, TopArgs, WebArgs,
 };
 use crate::exit::NeedsRoot;
 use crate::output::{outln, write_data};
+use rustix::process::geteuid;
 use std::error::Error;
 use std::io::{self, Write};
 use std::path::Path;
@@ -22,6 +23,7 @@ use vtax_host::lock::Lock;
 use vtax_host::meters;
 use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
+use vtax_inventory::{Service, ServiceError};
 use vtax_lab::run::default_state_dir;
 use vtax_log::Startup;
 use vtax_serve::Token;
@@ -42,7 +44,8 @@ pub fn top(arguments: &TopArgs) -> Outcome {
             reversed: false,
         },
     };
-    Ok(top::run(watch(&arguments.ledger)?, &options, &stop)?)
+    let watch = watch(&arguments.ledger, services(&arguments.services)?)?;
+    Ok(top::run(watch, &options, &stop)?)
 }
 
 pub fn charge(arguments: &ChargeArgs) -> Outcome {
@@ -61,7 +64,7 @@ pub fn charge(arguments: &ChargeArgs) -> Outcome {
     };
     let mut out = io::BufWriter::new(terminal::data());
     Ok(records::run(
-        watch(&arguments.ledger)?,
+        watch(&arguments.ledger, Vec::new())?,
         &options,
         &stop,
         &mut out,
@@ -105,7 +108,7 @@ pub fn cap(arguments: &CapArgs) -> Outcome {
     } else {
         Box::new(terminal::stdout())
     };
-    let watch = watch(&arguments.ledger)?;
+    let watch = watch(&arguments.ledger, Vec::new())?;
     Ok(vtax_cap::run(
         watch,
         &options,
@@ -132,7 +135,7 @@ pub fn exporter(arguments: ExporterArgs) -> Outcome {
         share: arguments.share,
         push: push(arguments.push)?,
     };
-    let watch = watch(&arguments.ledger)?;
+    let watch = watch(&arguments.ledger, Vec::new())?;
     Ok(exporter::run(watch, &options, &stop, || {
         startup.report_ready();
     })?)
@@ -212,7 +215,7 @@ pub fn web(arguments: &WebArgs) -> Outcome {
         },
     };
     Ok(vtax_web::run(
-        watch(&arguments.ledger)?,
+        watch(&arguments.ledger, Vec::new())?,
         &options,
         &stop,
         &mut |line: &str| {
@@ -226,7 +229,24 @@ pub(super) fn note(line: &str) {
     crate::progress::note(&format!("vtax: {line}"));
 }
 
-pub(super) fn watch(arguments: &LedgerArgs) -> Result<Watch, Box<dyn Error>> {
+/// The services that are named on a command line.
+pub(super) fn services(arguments: &ServiceArgs) -> Result<Vec<Service>, Box<dyn Error>> {
+    let (proc, user) = (Roots::host().proc, geteuid().as_raw());
+    let mut services = Vec::new();
+    for pid in &arguments.pid {
+        let found = Service::find(&proc, *pid, user);
+        if let Err(ServiceError::AnotherUsers { .. }) = found {
+            NeedsRoot::check("a process of --pid is another user's")?;
+        }
+        services.push(found?);
+    }
+    Ok(services)
+}
+
+pub(super) fn watch(
+    arguments: &LedgerArgs,
+    services: Vec<Service>,
+) -> Result<Watch, Box<dyn Error>> {
     let opened = meters::open(&Roots::host())?;
     let charger = Charger::open(ChargerOptions {
         method: arguments.method,
@@ -238,6 +258,7 @@ pub(super) fn watch(arguments: &LedgerArgs) -> Result<Watch, Box<dyn Error>> {
             None => IdleEnergy::Learned,
         },
         idle_rule: arguments.idle,
+        services,
         ..ChargerOptions::default()
     })?;
     Ok(Watch::new(charger))

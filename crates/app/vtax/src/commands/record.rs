@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `vtax record`, and recordings as `vtax report`, `vtax compare` and `vtax export` show them.
 
-use super::charge::{note, watch};
+use super::charge::{note, services, watch};
 use super::json;
 use crate::Outcome;
 use crate::cli::CompareArgs;
@@ -37,7 +37,8 @@ pub fn record(arguments: &RecordArgs) -> Outcome {
             ..Facts::default()
         },
     };
-    let recorded = recorder::run(watch(&arguments.ledger)?, &options, &stop, &mut note)?;
+    let watch = watch(&arguments.ledger, services(&arguments.services)?)?;
+    let recorded = recorder::run(watch, &options, &stop, &mut note)?;
     let lost = match recorded.lost {
         0 => String::new(),
         lost => format!(", {lost} lost"),

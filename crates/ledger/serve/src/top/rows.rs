@@ -4,9 +4,10 @@
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::str::FromStr;
-use vtax_charge::{LedgerSnapshot, softirq_source};
+use vtax_charge::{ChargedGuest, LedgerSnapshot, softirq_source};
 use vtax_charge::{Modelled, Stage, Stages};
 use vtax_core::{Nanoseconds, Source};
+use vtax_inventory::Platform;
 
 /// The party of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -74,6 +75,18 @@ pub struct StagePercents {
 }
 
 impl StagePercents {
+    /// The stages of a guest. Of a service only its own time is known.
+    fn of_guest(guest: &ChargedGuest, span: Nanoseconds) -> Self {
+        let all = Self::from_stages(&guest.used.stages, span);
+        if guest.platform == Platform::Native {
+            return Self {
+                vcpu: all.vcpu,
+                ..Self::default()
+            };
+        }
+        all
+    }
+
     fn from_stages(stages: &Stages, span: Nanoseconds) -> Self {
         let percent = |stage| Some(percent(stages.get(stage), span));
         Self {
@@ -172,12 +185,14 @@ impl Rates {
             .map(|guest| {
                 let stages = &guest.used.stages;
                 let exchanged = guest.used.exchanges;
-                let rate = |count: u64| Some(per_second(count as f64, span));
+                // The packets of a service are not told from the host's.
+                let is_known = guest.platform != Platform::Native;
+                let rate = |count: u64| is_known.then(|| per_second(count as f64, span));
                 Row {
                     platform: guest.platform.name(),
                     number: Some(guest.number),
                     cpu_error_percent: error(ledger.row(guest.number).and_then(|row| row.modelled)),
-                    stage_cpu_percent: StagePercents::from_stages(stages, span),
+                    stage_cpu_percent: StagePercents::of_guest(guest, span),
                     hidden_percent: guest.hidden().map(|hidden| hidden * 100.0),
                     received_packets_per_second: rate(exchanged.received),
                     sent_packets_per_second: rate(exchanged.sent),
@@ -376,6 +391,21 @@ mod tests {
         assert_eq!(guest.cpu_percent, 20.0);
         assert_eq!(guest.stage_cpu_percent.softirq, Some(2.0));
         assert_eq!(guest.hidden_percent, Some(10.0));
+    }
+
+    #[test]
+    fn a_service_has_its_own_time_and_no_value_for_what_is_not_known_of_it() {
+        let mut host = Host::default();
+        host.start_named(1, "redis-server", Platform::Native);
+        let rates = Rates::from_snapshot(&host.pass(200_000_000), Sort::default());
+        let row = rates.rows.iter().find(|row| row.party == Party::Guest);
+        let row = row.unwrap();
+        assert_eq!(row.stage_cpu_percent.vcpu, Some(18.0));
+        assert_eq!(row.stage_cpu_percent.softirq, None);
+        assert_eq!(
+            (row.hidden_percent, row.sent_packets_per_second),
+            (None, None)
+        );
     }
 
     #[test]
