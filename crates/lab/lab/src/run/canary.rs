@@ -13,8 +13,7 @@ use vtax_results::{self as results, Speed};
 const LONGEST: Duration = Duration::from_millis(500);
 /// A shorter reading says nothing.
 const SHORTEST: Duration = Duration::from_millis(20);
-/// The share of a run's time that readings take. Memory is prepared outside of a reading's length, so that it is less than
-/// the promised 5 %.
+/// The share of a run's time that readings take: less than the promised 5 %, since a part ends with a whole call.
 const SHARE: f64 = 0.04;
 /// The age at which the reading after the last trial is no longer one before the next.
 const FRESH: Duration = Duration::from_secs(2);
