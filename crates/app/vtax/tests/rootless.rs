@@ -57,6 +57,14 @@ impl Home {
         self.0.path()
     }
 
+    /// The command that records a service.
+    fn recorder(&self, pid: &str) -> Command {
+        let mut command = self.vtax();
+        let words = ["--interval", "200ms", "-o", "recording"];
+        command.args(["record", "--pid", pid]).args(words);
+        command
+    }
+
     fn program(&self, name: &str, script: &str) -> PathBuf {
         executable(&self.path().join(name), script)
     }
@@ -97,14 +105,14 @@ fn an_ordinary_user_measures_a_program_of_their_own_in_the_files_of_this_host() 
         "--",
         "./my",
     ]);
-    let told = text(&output.stderr);
+    let message = text(&output.stderr);
     assert!(
-        told.contains("measured without root: soft interrupts"),
-        "{told}"
+        message.contains("measured without root: soft interrupts"),
+        "{message}"
     );
     assert!(
-        told.contains("the command sees the files of this host"),
-        "{told}"
+        message.contains("the command sees the files of this host"),
+        "{message}"
     );
     let found = trials(&home.path().join("results/my"));
     assert_eq!(found.len(), 4);
@@ -191,11 +199,11 @@ fn what_withholds_namespaces_is_named_with_the_command_that_allows_them() {
         .current_dir(home.path())
         .output()
         .unwrap();
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(5), "{told}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{message}");
     assert!(
-        told.contains("sudo sysctl user.max_user_namespaces=10000"),
-        "{told}"
+        message.contains("sudo sysctl user.max_user_namespaces=10000"),
+        "{message}"
     );
 }
 
@@ -287,21 +295,8 @@ while :; do sleep 0.1; done
     );
     let running = Running::start(&home, &script);
     let pid = running.pid();
-    let recorder = home
-        .vtax()
-        .args([
-            "record",
-            "--pid",
-            &pid,
-            "--interval",
-            "200ms",
-            "-o",
-            "recording",
-        ])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut recorder = Running(recorder);
+    let mut recorder = home.recorder(&pid);
+    let mut recorder = Running(recorder.stderr(Stdio::piped()).spawn().unwrap());
     wait_in(&mut recorder.0, 60, || has_interval(&home));
     fs::write(home.path().join("go"), "").unwrap();
     wait_in(&mut recorder.0, 120, || home.path().join("done").exists());
@@ -312,11 +307,11 @@ while :; do sleep 0.1; done
     let used = printed_times(&fs::read_to_string(home.path().join("times")).unwrap());
     let guest = guest_of(&home, "recording");
     let charged = guest["cpu_seconds"].as_f64().unwrap();
-    let told = format!("{charged} of {used} s: {guest}");
-    assert!(used > 0.4, "{told}");
+    let message = format!("{charged} of {used} s: {guest}");
+    assert!(used > 0.4, "{message}");
     // Each of the shell's four times is cut to a tick, and so are its children's in the account. It goes on for a while.
-    assert!((used - 0.08..used + 0.2).contains(&charged), "{told}");
-    assert_eq!(guest["hidden_share"], serde_json::Value::Null, "{told}");
+    assert!((used - 0.08..used + 0.2).contains(&charged), "{message}");
+    assert_eq!(guest["hidden_share"], serde_json::Value::Null, "{message}");
 }
 
 /// Whether a recording of the user has an interval.
@@ -330,32 +325,18 @@ fn has_interval(home: &Home) -> bool {
 }
 
 #[test(needs = [without_root()])]
-fn a_service_that_ends_is_told_and_the_recording_goes_on() {
+fn a_service_that_ends_is_reported_and_the_recording_goes_on() {
     let home = Home::new();
     let running = Running::start(&home, "#!/bin/sh\nsleep 1\n");
     let pid = running.pid();
-    let output = home
-        .vtax()
-        .args([
-            "record",
-            "--pid",
-            &pid,
-            "--interval",
-            "200ms",
-            "--for",
-            "3s",
-            "-o",
-            "recording",
-        ])
-        .output()
-        .unwrap();
-    let told = text(&output.stderr);
-    assert!(output.status.success(), "{told}");
+    let output = home.recorder(&pid).args(["--for", "3s"]).output().unwrap();
+    let message = text(&output.stderr);
+    assert!(output.status.success(), "{message}");
     let ended = format!("process {pid} (my-service) and those that it started have ended");
-    assert!(told.contains(&ended), "{told}");
+    assert!(message.contains(&ended), "{message}");
     assert!(
-        told.contains("soft interrupts and packets of a service are not told from the host's"),
-        "{told}"
+        message.contains("soft interrupts and packets of a service are not charged to it"),
+        "{message}"
     );
 }
 
@@ -368,9 +349,9 @@ fn a_process_that_is_no_service_of_the_user_is_refused_with_the_reason() {
             .args(["top", "--count", "1", "--pid", pid])
             .output()
             .unwrap();
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(status), "{told}");
-        assert!(told.contains(reason), "{told}");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{message}");
+        assert!(message.contains(reason), "{message}");
     };
     let mut gone = as_user().arg("true").spawn().unwrap();
     gone.wait().unwrap();

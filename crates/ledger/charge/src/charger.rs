@@ -171,7 +171,7 @@ impl Pass {
 }
 
 /// What a service is not charged for.
-const NOT_OF_SERVICES: &str = "soft interrupts and packets of a service are not told from the host's, and are not charged to it";
+const NOT_OF_SERVICES: &str = "soft interrupts and packets of a service are not charged to it: they cannot be separated from the host's";
 
 /// Charges a host's time and energy to its guests.
 pub struct Charger {

@@ -255,15 +255,6 @@ impl Guests {
         of_services.chain(of_vms).collect()
     }
 
-    /// Adds services that a user names; one that is named twice is one.
-    pub fn attach(&mut self, services: impl IntoIterator<Item = Service>) {
-        for service in services {
-            if self.services.iter().all(|known| known.service != service) {
-                self.services.push(service::Members::new(service));
-            }
-        }
-    }
-
     /// Creates an empty list; the first [`Guests::scan`] fills it.
     pub fn new(roots: Roots) -> Self {
         let hierarchy = Hierarchy::find(&roots.sys);
@@ -409,87 +400,6 @@ impl Guests {
                 matches!(key, GuestKey::Process { .. }) && guest.platform != Platform::Native;
             !is_monitor || monitors.contains(key)
         });
-    }
-
-    fn scan_services(&mut self) {
-        if self.services.is_empty() {
-            return;
-        }
-        let listed = self.processes.iter();
-        let listed: Vec<(u32, u64)> = listed.map(|(pid, known)| (*pid, known.inode)).collect();
-        let mut services = std::mem::take(&mut self.services);
-        for members in &mut services {
-            members.update(&self.roots.proc, &listed, std::process::id());
-        }
-        for members in &services {
-            self.scan_service(members, &services);
-        }
-        self.services = services;
-    }
-
-    fn scan_service(&mut self, members: &service::Members, all: &[service::Members]) {
-        let Service { pid, started, name } = &members.service;
-        let key = GuestKey::Process {
-            pid: *pid,
-            started: *started,
-        };
-        if members.is_over {
-            self.problems.push(format!(
-                "process {pid} ({name}) and those that it started have ended"
-            ));
-        }
-        if let Some(guest) = self.guests.get(&key)
-            && guest.platform != Platform::Native
-        {
-            self.problems.push(format!(
-                "process {pid} ({name}) is charged as the guest {} ({}), without being named",
-                guest.name,
-                guest.platform.name()
-            ));
-            return;
-        }
-        let mut list = members.list();
-        if list.is_empty() {
-            self.guests.remove(&key);
-            return;
-        }
-        let has_containers = self.guests.values().any(Guest::is_container);
-        let container = |pid: u32| {
-            let group = has_containers.then(|| self.group_of(self.process(pid)))??;
-            let of = |group: &Path| {
-                let mut guests = self.guests.values().filter(|guest| guest.is_container());
-                guests.find(|guest| guest.group.as_deref() == Some(group))
-            };
-            group.ancestors().find_map(of)
-        };
-        let inside = |pid: u32| container(pid).map(|guest| guest.number);
-        let guests = self.guests.values();
-        let of_vms: HashSet<u32> = guests
-            .filter(|guest| guest.platform.is_vm())
-            .flat_map(|guest| {
-                let helpers = guest.helpers.iter().map(|helper| helper.pid);
-                helpers.chain(guest.process)
-            })
-            .collect();
-        let is_inner = |other: &&service::Members| {
-            other.service != members.service && members.contains(other.service.pid)
-        };
-        let inner: Vec<&service::Members> = all.iter().filter(is_inner).collect();
-        let around = inside(*pid);
-        for member in &mut list {
-            member.is_others = of_vms.contains(&member.pid)
-                || inner.iter().any(|other| other.contains(member.pid))
-                || (has_containers && inside(member.pid) != around);
-        }
-        if !self.guests.contains_key(&key) {
-            let guest = Guest::new(key.clone(), Platform::Native, name.clone());
-            let process = Some(*pid);
-            self.add(Guest { process, ..guest }, None);
-        }
-        if let Some(guest) = self.guests.get_mut(&key) {
-            guest.members = list;
-            guest.inside = around;
-        }
     }
 
     fn look_at(&mut self, pid: u32, is_new: bool) -> Kind {

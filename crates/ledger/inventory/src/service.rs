@@ -5,8 +5,8 @@
 //! A process stays in its service when its parent ends. A process that starts and whose parent ends between two passes
 //! has the first process of the host as parent when it is first seen, and is in no service.
 
-use super::name;
-use std::collections::{BTreeMap, HashMap};
+use super::{Guest, GuestKey, Guests, Platform, name};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use vtax_kernel::{Process, text};
 
@@ -209,6 +209,98 @@ impl Members {
             }
         }
         self.is_over = is_over;
+    }
+}
+
+impl Guests {
+    /// Adds services that a user names; one that is named twice is one.
+    pub fn attach(&mut self, services: impl IntoIterator<Item = Service>) {
+        for service in services {
+            if self.services.iter().all(|known| known.service != service) {
+                self.services.push(Members::new(service));
+            }
+        }
+    }
+
+    pub(super) fn scan_services(&mut self) {
+        if self.services.is_empty() {
+            return;
+        }
+        let listed = self.processes.iter();
+        let listed: Vec<(u32, u64)> = listed.map(|(pid, known)| (*pid, known.inode)).collect();
+        let mut services = std::mem::take(&mut self.services);
+        for members in &mut services {
+            members.update(&self.roots.proc, &listed, std::process::id());
+        }
+        for members in &services {
+            self.scan_service(members, &services);
+        }
+        self.services = services;
+    }
+
+    fn scan_service(&mut self, members: &Members, all: &[Members]) {
+        let Service { pid, started, name } = &members.service;
+        let key = GuestKey::Process {
+            pid: *pid,
+            started: *started,
+        };
+        if members.is_over {
+            self.problems.push(format!(
+                "process {pid} ({name}) and those that it started have ended"
+            ));
+        }
+        if let Some(guest) = self.guests.get(&key)
+            && guest.platform != Platform::Native
+        {
+            self.problems.push(format!(
+                "process {pid} ({name}) is charged as the guest {} ({}), without being named",
+                guest.name,
+                guest.platform.name()
+            ));
+            return;
+        }
+        let mut list = members.list();
+        if list.is_empty() {
+            self.guests.remove(&key);
+            return;
+        }
+        let has_containers = self.guests.values().any(Guest::is_container);
+        let container = |pid: u32| {
+            let group = has_containers.then(|| self.group_of(self.process(pid)))??;
+            let of = |group: &Path| {
+                let mut guests = self.guests.values().filter(|guest| guest.is_container());
+                guests.find(|guest| guest.group.as_deref() == Some(group))
+            };
+            group.ancestors().find_map(of)
+        };
+        let inside = |pid: u32| container(pid).map(|guest| guest.number);
+        let guests = self.guests.values();
+        let of_vms: HashSet<u32> = guests
+            .filter(|guest| guest.platform.is_vm())
+            .flat_map(|guest| {
+                let helpers = guest.helpers.iter().map(|helper| helper.pid);
+                helpers.chain(guest.process)
+            })
+            .collect();
+        let is_inner = |other: &&Members| {
+            other.service != members.service && members.contains(other.service.pid)
+        };
+        let inner: Vec<&Members> = all.iter().filter(is_inner).collect();
+        let around = inside(*pid);
+        for member in &mut list {
+            member.is_others = of_vms.contains(&member.pid)
+                || inner.iter().any(|other| other.contains(member.pid))
+                || (has_containers && inside(member.pid) != around);
+        }
+        if !self.guests.contains_key(&key) {
+            let guest = Guest::new(key.clone(), Platform::Native, name.clone());
+            let process = Some(*pid);
+            self.add(Guest { process, ..guest }, None);
+        }
+        if let Some(guest) = self.guests.get_mut(&key) {
+            guest.members = list;
+            guest.inside = around;
+        }
     }
 }
 

@@ -713,8 +713,8 @@ fn a_service_is_a_guest_without_the_processes_of_other_guests() {
     host.end(25);
     guests.scan();
     assert_eq!(names(&guests), [&ID[..12], "vm", "x"]);
-    let told = "process 24 (x) and those that it started have ended";
-    assert_eq!(guests.problems(), [told]);
+    let problem = "process 24 (x) and those that it started have ended";
+    assert_eq!(guests.problems(), [problem]);
 }
 
 #[test]
@@ -734,6 +734,6 @@ fn a_service_in_a_container_is_inside_it_and_a_monitor_is_no_service() {
     assert_eq!(service.unwrap().inside, Some(container.number));
     assert_eq!(of_service(&guests, 20), (vec![20, 21], vec![]));
     assert_eq!(guests.len(), 3);
-    let told = "process 30 (x) is charged as the guest vm (qemu), without being named";
-    assert_eq!(guests.problems(), [told]);
+    let problem = "process 30 (x) is charged as the guest vm (qemu), without being named";
+    assert_eq!(guests.problems(), [problem]);
 }

@@ -182,7 +182,7 @@ fn energy_source(snapshot: &LedgerSnapshot) -> Option<String> {
 fn has(platform: Platform, stage: Stage) -> bool {
     match stage {
         Stage::Vcpu => true,
-        // Those of a service are not told from the host's.
+        // Those of a service cannot be separated from the host's.
         Stage::Softirq => platform != Platform::Native,
         Stage::Emulator => platform.is_vm(),
         Stage::Iothread | Stage::Vhost => platform.is_vm() && platform != Platform::Xen,

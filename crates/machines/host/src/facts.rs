@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Facts about the host for readers of results: `host.json`. No fact names the machine or its owner: no host name, no machine
-//! id, no address. Digests tell whether two results are of one machine.
+//! id, no address. Digests show whether two results are of one machine.
 
 use crate::Roots;
 use crate::roots::{names, numbered, text};

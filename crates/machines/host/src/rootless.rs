@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn each_setting_that_refuses_is_named_with_its_remedy() {
-        let told = |file: &str, value: &str, errno: i32| {
+        let message = |file: &str, value: &str, errno: i32| {
             let sysctl = tempfile::tempdir().unwrap();
             let path = sysctl.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -144,12 +144,12 @@ mod tests {
             refused_by(io::Error::from_raw_os_error(errno), sysctl.path(), 1).to_string()
         };
         for (file, refuses, command) in SETTINGS {
-            let text = told(file, refuses, libc::EPERM);
+            let text = message(file, refuses, libc::EPERM);
             assert!(text.contains(command), "{text}");
         }
-        let quota = told("user/max_user_namespaces", "3", libc::ENOSPC);
+        let quota = message("user/max_user_namespaces", "3", libc::ENOSPC);
         assert!(quota.contains("from 3: `sudo sysctl user.max"), "{quota}");
-        let other = told("user/max_user_namespaces", "3", libc::EPERM);
+        let other = message("user/max_user_namespaces", "3", libc::EPERM);
         assert!(other.contains("container or sandbox"), "{other}");
     }
 }

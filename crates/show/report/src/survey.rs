@@ -35,7 +35,7 @@ pub struct Survey {
     pub trials: usize,
     /// Number of those trials that count.
     pub counted: usize,
-    /// Number of machines, of all kinds; a boot whose record does not tell its machine counts as one.
+    /// Number of machines, of all kinds; a boot whose record does not identify its machine counts as one.
     pub machines: usize,
     /// Number of boots of these machines.
     pub boots: usize,

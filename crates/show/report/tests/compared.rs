@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of shards, of runs compared with the first, and of exports.
 
-use crate::support::run;
+use crate::support::{change_trials, run};
 use std::fs;
 use vtax_report::analysis::{Analysis, BetweenRuns, analyse, analyse_shards};
 use vtax_report::{compare, export};
@@ -41,19 +41,17 @@ fn a_run_without_root_beside_one_with_root_differs_in_what_decides_costs() {
     };
     let (_one, _, with_root) = run(&fake);
     let (_two, results, _) = run(&fake);
-    for index in results.trial_indexes() {
-        let mut trial = results.trial(index).unwrap();
+    change_trials(&results, |trial| {
         let scope = ("scope".to_owned(), "measured without root".to_owned());
         trial.environment.extend([scope]);
-        results.rewrite_trial(&trial).unwrap();
-    }
+    });
     let without = analyse(&ResultsDir::open(results.path()).unwrap()).unwrap();
-    let told = |run: &Analysis| {
+    let is_stated = |run: &Analysis| {
         run.noise
             .iter()
             .any(|line| line == "Measured without root.")
     };
-    assert_eq!([told(&with_root), told(&without)], [false, true]);
+    assert_eq!([is_stated(&with_root), is_stated(&without)], [false, true]);
     let compared = compare::compare(&with_root, &[&with_root, &without]);
     let decides = |run: usize| {
         let mut hosts = compared.others[run].hosts.iter();
@@ -227,7 +225,7 @@ fn costs_of_two_runs_are_compared_at_equal_speeds_of_their_hosts() {
     let (_one, _, before) = at_speed(1.0);
     let (_two, faster, _) = at_speed(1.3);
     // The faster host needs less time for the same, and does more in a second.
-    for mut trial in faster.trials().map(Result::unwrap) {
+    change_trials(&faster, |trial| {
         for (name, metric) in &mut trial.metrics {
             match name.as_str() {
                 "cpu.per_work" => metric.quantity.value /= 1.3,
@@ -235,8 +233,7 @@ fn costs_of_two_runs_are_compared_at_equal_speeds_of_their_hosts() {
                 _ => {}
             }
         }
-        faster.rewrite_trial(&trial).unwrap();
-    }
+    });
     let after = analyse(&faster).unwrap();
     let compared = compare::compare(&before, &[&after]);
     let of = |name: &str| {

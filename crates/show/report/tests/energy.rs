@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of joules in reports: those of a model, and those above idle power.
 
+use crate::support::change_trials;
 use std::path::Path;
 use vtax_core::{Base, Source, Unit, metric};
 use vtax_report::analysis::{Analysis, Comparison, ErrorOf, MetricSummary, analyse};
@@ -71,11 +72,10 @@ fn the_error_of_a_fitted_model_is_in_every_interval_of_its_joules() {
     let folder = tempfile::tempdir().unwrap();
     let results = run(folder.path());
     let before = analyse(&results).unwrap();
-    for mut trial in results.trials().map(Result::unwrap) {
+    change_trials(&results, |trial| {
         let facts = &mut trial.environment;
         facts.insert(power_model::RESIDUAL_RMS_WATTS.to_owned(), "0.8".to_owned());
-        results.rewrite_trial(&trial).unwrap();
-    }
+    });
     let after = analyse(&results).unwrap();
     let mut errors = Vec::new();
     for (old, new) in before.treatments.iter().zip(&after.treatments) {
@@ -129,7 +129,7 @@ fn metered(folder: &Path, idle: [f64; 6], above: Above) -> Analysis {
         .map(|trial| trial.unwrap().block)
         .min()
         .unwrap();
-    for mut trial in results.trials().map(Result::unwrap) {
+    change_trials(&results, |trial| {
         let at = (trial.block - first) as usize;
         let own = if trial.treatment.platform == "qemu" {
             above[at].0
@@ -163,8 +163,7 @@ fn metered(folder: &Path, idle: [f64; 6], above: Above) -> Analysis {
             busy: Some(0.01),
             not_idle: None,
         });
-        results.rewrite_trial(&trial).unwrap();
-    }
+    });
     analyse(&results).unwrap()
 }
 

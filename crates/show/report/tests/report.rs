@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of every form of report, from a results directory.
 
-use crate::support::{cpu, figure, page, run};
+use crate::support::{change_trials, cpu, figure, page, run};
 use std::fs;
 use std::path::Path;
 use vtax_core::Source;
@@ -795,7 +795,7 @@ fn ratios_are_at_equal_speeds_of_the_host_where_the_canary_tells_something() {
         without.noise
     );
     // A host that slows down slows everything down with it.
-    for mut trial in results.trials().map(Result::unwrap) {
+    change_trials(&results, |trial| {
         let canary = trial.observation.canary.clone().unwrap();
         let both = [&canary.before, &canary.after];
         let speed: f64 = both
@@ -809,8 +809,7 @@ fn ratios_are_at_equal_speeds_of_the_host_where_the_canary_tells_something() {
             .quantity
             .value;
         *cost *= speed.powi(-8);
-        results.rewrite_trial(&trial).unwrap();
-    }
+    });
     let analysis = analyse(&results).unwrap();
     let row = cpu(&analysis);
     let control = row.judgement.control.unwrap();
@@ -847,7 +846,7 @@ fn the_typical_pair_is_compared_where_the_plan_asks_for_it() {
     };
     let (_folder, results, _) = run(&fake);
     // Of one trial in eight only its slowness is seen.
-    for mut trial in results.trials().map(Result::unwrap) {
+    change_trials(&results, |trial| {
         if trial.index % 8 == 3 {
             let cost = &mut trial
                 .metrics
@@ -856,9 +855,8 @@ fn the_typical_pair_is_compared_where_the_plan_asks_for_it() {
                 .quantity
                 .value;
             *cost *= 3.0;
-            results.rewrite_trial(&trial).unwrap();
         }
-    }
+    });
     let width = |analysis: &vtax_report::analysis::Analysis| {
         let interval = cpu(analysis).interval().unwrap();
         assert!(interval.contains(3.1), "{interval:?}");

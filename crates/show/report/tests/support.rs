@@ -26,17 +26,23 @@ pub fn figure<'a>(figures: &'a [figures::Figure], title: &str) -> &'a figures::F
     found.unwrap_or_else(|| panic!("no `{title}` among {titles:#?}"))
 }
 
+/// Changes each trial of a run.
+pub fn change_trials(results: &ResultsDir, change: impl Fn(&mut Trial)) {
+    for mut trial in results.trials().map(Result::unwrap) {
+        change(&mut trial);
+        results.rewrite_trial(&trial).unwrap();
+    }
+}
+
 /// Multiplies every number of the trials of VMs.
 pub fn multiply_costs_of_vms(results: &ResultsDir, factor: f64) {
-    for index in results.trial_indexes() {
-        let mut trial = results.trial(index).unwrap();
+    change_trials(results, |trial| {
         if trial.treatment.platform == "qemu" {
             for metric in trial.metrics.values_mut() {
                 metric.quantity.value *= factor;
             }
-            results.rewrite_trial(&trial).unwrap();
         }
-    }
+    });
 }
 
 pub fn ramp_run() -> (tempfile::TempDir, ResultsDir, Analysis) {

@@ -115,13 +115,13 @@ fn boots_of_one_machine_are_one_and_give_no_interval_over_machines() {
     assert!(finding.ratio.is_none() && finding.values.n == 1);
     let text = table(&found, 100);
     assert!(text.contains("4 boots of 1 machine: "), "{text}");
-    assert!(!text.contains("do not tell their machine"), "{text}");
+    assert!(!text.contains("do not identify their machine"), "{text}");
     // Of a record without an identity it is not known.
     run(&folder.path().join("old"), "5", "6.1.0", 1.2);
     run(&folder.path().join("older"), "6", "6.1.0", 1.2);
     let text = table(&read(folder.path(), None), 100);
     assert!(
-        text.contains("the records of 2 boots do not tell their machine"),
+        text.contains("the records of 2 boots do not identify their machine"),
         "{text}"
     );
 }

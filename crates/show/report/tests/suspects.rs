@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of reports with suspect trials, of which nothing is claimed.
 
-use crate::support::{cpu, run, simulated};
+use crate::support::{change_trials, cpu, run, simulated};
 use vtax_core::Source;
 use vtax_report::analysis::{Analysis, Sentence, analyse};
 use vtax_report::gate::{self, AcrossHosts, GateOutcome};
@@ -21,12 +21,11 @@ fn suspect(only_vms: bool) -> (tempfile::TempDir, Analysis) {
     };
     let folder = tempfile::tempdir().unwrap();
     let results = fake.write(&folder.path().join("run"));
-    for mut trial in results.trials().map(Result::unwrap) {
+    change_trials(&results, |trial| {
         if !only_vms || trial.treatment.platform == "qemu" {
             trial.suspect.push("steal 7 % of the window".to_owned());
-            results.rewrite_trial(&trial).unwrap();
         }
-    }
+    });
     let analysis = analyse(&results).unwrap();
     (folder, analysis)
 }
@@ -111,14 +110,13 @@ fn lost(blocks: u32, dear: std::ops::Range<u32>, vm_cost: f64) -> (tempfile::Tem
     };
     let folder = tempfile::tempdir().unwrap();
     let results = fake.write(&folder.path().join("run"));
-    for mut trial in results.trials().map(Result::unwrap) {
+    change_trials(&results, |trial| {
         if trial.treatment.platform == "qemu" && dear.contains(&trial.block) {
             trial
                 .suspect
                 .push("the load generator sent late".to_owned());
-            results.rewrite_trial(&trial).unwrap();
         }
-    }
+    });
     let analysis = analyse(&results).unwrap();
     (folder, analysis)
 }
@@ -188,12 +186,11 @@ fn the_energy_of_the_whole_host_has_no_verdict_beside_other_programs() {
     };
     let (energy, cpu) = verdicts(&analyse(&results).unwrap());
     assert!(energy.contains(&Verdict::Different), "{energy:?}");
-    for mut trial in results.trials().map(Result::unwrap) {
+    change_trials(&results, |trial| {
         trial
             .disturbed
             .push("other programs used 1.9 of 2 processors".to_owned());
-        results.rewrite_trial(&trial).unwrap();
-    }
+    });
     let analysis = analyse(&results).unwrap();
     let (energy, beside) = verdicts(&analysis);
     assert!(

@@ -142,7 +142,7 @@ impl Identities {
         let is_open = self.unknown > 0 && self.boots() > 1;
         is_open.then(|| {
             format!(
-                "the records of {} do not tell their machine: each counts as a machine, and some may be of one",
+                "the records of {} do not identify their machine: each counts as a machine, and some may be of one",
                 counted(self.unknown, "boot")
             )
         })
@@ -483,7 +483,7 @@ mod tests {
         assert!(
             all.caution()
                 .unwrap()
-                .starts_with("the records of 2 boots do not tell")
+                .starts_with("the records of 2 boots do not identify")
         );
     }
 }

@@ -119,7 +119,7 @@ fn close(what: &str, found: f64, expected: &Value) {
 struct Set {
     treatment: Vec<f64>,
     baseline: Vec<f64>,
-    /// A control of each, which tells a part of it.
+    /// A control of each, which correlates with it.
     controls: [Vec<f64>; 2],
     p: Vec<f64>,
     series: Vec<f64>,

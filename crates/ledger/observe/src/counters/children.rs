@@ -80,6 +80,11 @@ fn waited_for() -> u64 {
     if unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) } != 0 {
         return 0;
     }
+    cpu_time_of(&usage).0
+}
+
+/// The CPU time of a usage, of user and system together (getrusage(2), wait4(2)).
+pub fn cpu_time_of(usage: &libc::rusage) -> Nanoseconds {
     let nanoseconds = |time: libc::timeval| {
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         let micros = u64::try_from(time.tv_usec).unwrap_or(0);
@@ -87,7 +92,7 @@ fn waited_for() -> u64 {
             .saturating_mul(1_000_000_000)
             .saturating_add(micros.saturating_mul(1000))
     };
-    nanoseconds(usage.ru_utime).saturating_add(nanoseconds(usage.ru_stime))
+    Nanoseconds(nanoseconds(usage.ru_utime).saturating_add(nanoseconds(usage.ru_stime)))
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ mod xen_trace;
 
 pub use block::BlockDevices;
 pub use cgroup::ControlGroup;
-pub use children::Children;
+pub use children::{Children, cpu_time_of};
 pub use counter::Findings;
 pub use counter::{Change, Counter, Rule, most_cpu_time};
 pub use emulated_caches::EmulatedCaches;

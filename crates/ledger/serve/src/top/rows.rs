@@ -185,7 +185,7 @@ impl Rates {
             .map(|guest| {
                 let stages = &guest.used.stages;
                 let exchanged = guest.used.exchanges;
-                // The packets of a service are not told from the host's.
+                // The packets of a service cannot be separated from the host's.
                 let is_known = guest.platform != Platform::Native;
                 let rate = |count: u64| is_known.then(|| per_second(count as f64, span));
                 Row {

@@ -170,7 +170,7 @@ impl Walk<'_> {
 }
 
 /// Performs the steps that follow as arguments, three words each.
-pub(super) const SCRIPT: &str = r#"mkdir $SEAT/lower $SEAT/upper $SEAT/work
+pub(super) const SCRIPT: &str = r#"mkdir $SEAT/lower $SEAT/upper $SEAT/overlay
 mkdir -m 755 $SEAT/root
 mount -t tmpfs -o mode=755 vtax $SEAT/root
 number=0
@@ -180,9 +180,9 @@ while [ $# -gt 0 ]; do
     l) ln -s "$3" "$SEAT/root$2" ;;
     o)
         number=$((number + 1))
-        mkdir $SEAT/lower/$number $SEAT/upper/$number $SEAT/work/$number "$SEAT/root$2"
+        mkdir $SEAT/lower/$number $SEAT/upper/$number $SEAT/overlay/$number "$SEAT/root$2"
         mount --bind "$2" $SEAT/lower/$number
-        options=lowerdir=$SEAT/lower/$number,upperdir=$SEAT/upper/$number,workdir=$SEAT/work/$number
+        options=lowerdir=$SEAT/lower/$number,upperdir=$SEAT/upper/$number,workdir=$SEAT/overlay/$number
         mount -t overlay -o $options$LAYER_OPTIONS vtax "$SEAT/root$2"
         ;;
     esac

@@ -140,10 +140,6 @@ global_asm!(
     ".popsection",
 );
 
-#[allow(
-    unsafe_code,
-    reason = "the loops are machine instructions that no compiler may change"
-)]
 mod loops {
     use std::os::fd::{AsRawFd, BorrowedFd};
 

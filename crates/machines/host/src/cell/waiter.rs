@@ -8,7 +8,7 @@ use std::sync::Arc;
 use vtax_core::Nanoseconds;
 use vtax_kernel::Process;
 use vtax_observe::NamespaceAccount;
-use vtax_observe::counters::process_clock;
+use vtax_observe::counters::{cpu_time_of, process_clock};
 
 /// A child process. Its time goes into an account when it is reaped.
 #[derive(Debug)]
@@ -130,15 +130,7 @@ fn wait4(pid: u32) -> io::Result<Option<(ExitStatus, Nanoseconds)>> {
         found if found == pid => {}
         _ => return Err(io::Error::last_os_error()),
     }
-    let nanoseconds = |time: libc::timeval| {
-        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        let micros = u64::try_from(time.tv_usec).unwrap_or(0);
-        seconds
-            .saturating_mul(1_000_000_000)
-            .saturating_add(micros.saturating_mul(1000))
-    };
-    let whole = nanoseconds(usage.ru_utime).saturating_add(nanoseconds(usage.ru_stime));
-    let time = Nanoseconds(whole.saturating_sub(own));
+    let time = Nanoseconds(cpu_time_of(&usage).0.saturating_sub(own));
     Ok(Some((ExitStatus::from_raw(status), time)))
 }
 

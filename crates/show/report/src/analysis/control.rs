@@ -144,7 +144,7 @@ impl Controls {
         self.speed.as_ref()
     }
 
-    /// Compares at equal speeds of the host, where the speed tells something of the pairs.
+    /// Compares at equal speeds of the host, where the pairs correlate with the speed.
     pub fn apply(
         &self,
         comparison: &mut Comparison,

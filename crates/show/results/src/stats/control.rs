@@ -7,7 +7,7 @@ use super::distribution::student_quantile;
 use super::tax::{ALPHA, Tax, finish, student_p_of};
 
 /// The fewest pairs with a control. With five, a coefficient from so few pairs costs the interval too much of its coverage.
-pub const FEWEST_TO_CONTROL: usize = 6;
+const FEWEST_TO_CONTROL: usize = 6;
 /// The F of the coefficient up to which it is zero. By chance alone its mean is about 1.
 const LEAST_F: f64 = 2.0;
 
@@ -22,7 +22,7 @@ pub struct Controlled {
     pub pairs: Vec<(f64, f64)>,
 }
 
-/// The tax of pairs at equal controls of both sides; `None` where the control tells nothing of the pairs, or there are
+/// The tax of pairs at equal controls of both sides; `None` where the pairs do not correlate with the control, or there are
 /// too few. `tax` is their tax without a control, `controls` has the control of treatment and baseline of each pair.
 ///
 /// The differences of logarithms are regressed on the differences of controls. The coefficient is shrunk by the factor

@@ -31,7 +31,7 @@ mod window;
 pub use between::{Between, Groups, Moments};
 pub use blocks::{FEWEST_BLOCKS, OverTime, ratio_over_time};
 pub use bootstrap::{Interval, RESAMPLES, mean_interval, positive_mean_interval};
-pub use control::{Controlled, FEWEST_TO_CONTROL, controlled_tax};
+pub use control::{Controlled, controlled_tax};
 pub use counts::{fisher_p, sign_test_p};
 pub use describe::{Description, describe, extremes, mean, median, quantile};
 pub use divisive::{Changepoint, LONGEST_SERIES, changepoints};
