@@ -221,6 +221,6 @@ fn every_option_has_help_that_begins_with_a_capital_and_a_named_value() {
 }
 
 /// Values whose names are those of their options, deliberately.
-const NAMED: [&str; 8] = [
-    "FORMAT", "PLACE", "MODE", "IMAGE", "METHOD", "NAME", "WEIGHTS", "USER",
+const NAMED: [&str; 9] = [
+    "FORMAT", "PLACE", "MODE", "IMAGE", "METHOD", "NAME", "WEIGHTS", "USER", "PID",
 ];
