@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::iter::once;
 use vtax_core::{counted, metric};
 use vtax_results::numbers::{percent, ratio};
-use vtax_results::stats::{Verdict, extremes, seed_of};
+use vtax_results::stats::{Verdict, extremes};
 use vtax_results::text::{self, Table, at_most, clean, cut};
 use vtax_results::{Better, HostDifference, Treatment, host_differences};
 
@@ -329,8 +329,7 @@ fn comparisons(first: &Analysis, before: &Labelled<'_>, other: &Analysis) -> Vec
         };
         for (metric, old) in after.beside(before).filter(|(_, old)| old.is_some()) {
             let (after, before) = (&after.treatment, &before.treatment);
-            let seed = seed_of(&["compare", &after.label, &metric.name]);
-            let sampled = |old: &MetricSummary| unpaired(metric, old, seed);
+            let sampled = |old: &MetricSummary| unpaired(metric, old);
             let mut row = Comparison::new(after, before, metric, old, sampled);
             between_runs(&mut row, metric.unit, hosts);
             comparisons.push(row);

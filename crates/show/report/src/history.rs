@@ -363,7 +363,7 @@ impl Series {
         let ends: Vec<usize> = ends.chain([all.len()]).collect();
         for ((at, p), end) in found.into_iter().zip(ends) {
             let (before, after) = (self.values(start, at), self.values(at, end));
-            let Ok(tax) = unpaired_tax(&after, &before, seed) else {
+            let Ok(tax) = unpaired_tax(&after, &before) else {
                 continue;
             };
             // A smaller change joins the two levels.

@@ -92,9 +92,9 @@ impl World {
     ) -> [f64; N] {
         let mut random = Random::new(seed_of(&["simulation", &format!("{self:?}")]) + n as u64);
         let mut held = [0u32; N];
-        for set in 0..sets {
+        for _ in 0..sets {
             let (treatment, baseline) = self.pairs(&mut random, n, ratio);
-            let tax = paired_tax(&treatment, &baseline, set as u64).unwrap();
+            let tax = paired_tax(&treatment, &baseline).unwrap();
             for (held, holds) in held.iter_mut().zip(hold) {
                 *held += u32::from(holds(&tax));
             }
@@ -174,10 +174,10 @@ fn ratios_of_taxes(sets: usize) {
         let shares = PAIRS.map(|n| {
             let mut random = Random::new(seed_of(&["taxes", &format!("{world:?}")]) + n as u64);
             let (mut covered, mut called) = (0_u32, 0_u32);
-            for set in 0..sets {
+            for _ in 0..sets {
                 let mut tax = || {
                     let (treatment, baseline) = world.pairs(&mut random, n, 1.1);
-                    paired_tax(&treatment, &baseline, set as u64).unwrap()
+                    paired_tax(&treatment, &baseline).unwrap()
                 };
                 let ratio = ratio_of_taxes(&tax(), &tax()).unwrap();
                 covered += u32::from(ratio.interval.unwrap().contains(1.0));
@@ -232,7 +232,7 @@ fn reports(sets: usize, size: usize) {
                         let values: Vec<f64> = (0..n)
                             .map(|_| truth * (NOISE * normal(&mut random)).exp())
                             .collect();
-                        paired_tax(&values, &baseline, 1).unwrap()
+                        paired_tax(&values, &baseline).unwrap()
                     })
                     .collect();
                 let (mut any, mut selected, mut wrong) = (false, 0, 0);
@@ -309,9 +309,9 @@ fn drift_and_blocks_hide_no_difference_of_10_percent() {
 fn without_and_with_the_floor(world: World, n: usize, ratio: f64) -> [[f64; 2]; 2] {
     let mut random = Random::new(seed_of(&["floor", &format!("{world:?}")]) + n as u64);
     let mut held = [[0u32; 2]; 2];
-    for set in 0..ALL_SETS {
+    for _ in 0..ALL_SETS {
         let (treatment, baseline) = world.pairs(&mut random, n, ratio);
-        let tax = paired_tax(&treatment, &baseline, set as u64).unwrap();
+        let tax = paired_tax(&treatment, &baseline).unwrap();
         let pairs: Vec<(f64, f64)> = treatment.into_iter().zip(baseline).collect();
         let floored = noise_floor(&pairs).map_or(tax, |floor| above_floor(tax, floor));
         for ([covers, differs], tax) in held.iter_mut().zip([tax, floored]) {
@@ -385,7 +385,7 @@ fn a_difference_in_every_block_is_shown_whatever_the_blocks_do() {
             .iter()
             .map(|value| 1.1 * value * (0.001 * normal(&mut random)).exp())
             .collect();
-        let tax = paired_tax(&treatment, &baseline, 1).unwrap();
+        let tax = paired_tax(&treatment, &baseline).unwrap();
         assert!(!tax.interval.unwrap().contains(1.0));
         assert_eq!(verdict(&tax, 0.02), Verdict::Different, "n = {n}: {tax:?}");
     }
@@ -448,7 +448,7 @@ fn follow_the_advice(sets: usize, size: usize, truth: f64, effect: f64) -> Advic
     let report = |runs: &[Vec<f64>], baseline: &[f64], looked: bool| {
         let taxes = runs.iter().map(|own| {
             let pairs: Vec<(f64, f64)> = own.iter().zip(baseline).map(|(a, b)| (*a, *b)).collect();
-            let tax = paired_tax(own, baseline, 1).unwrap();
+            let tax = paired_tax(own, baseline).unwrap();
             let tax = if looked { tax.at_any_time() } else { tax };
             (
                 above_floor(tax, noise_floor(&pairs).unwrap()),
@@ -537,14 +537,14 @@ fn of_300_runs_that_get_the_advised_blocks_four_of_five_show_the_effect() {
 fn modelled(n: usize, error: f64) -> [f64; 2] {
     let mut random = Random::new(seed_of(&["modelled"]) + n as u64);
     let mut covered = [0_u32; 2];
-    for set in 0..2 * SETS {
+    for _ in 0..2 * SETS {
         let [own, other] = [1.2, 1.0].map(|joules: f64| {
             let curve = (error * normal(&mut random)).exp();
             (0..n)
                 .map(|_| joules * curve * (NOISE * normal(&mut random)).exp())
                 .collect::<Vec<f64>>()
         });
-        let tax = paired_tax(&own, &other, set as u64).unwrap();
+        let tax = paired_tax(&own, &other).unwrap();
         let alone = tax.interval.unwrap();
         let half = 1.96 * error * 2f64.sqrt();
         let both = alone.widened_by_factor(tax.ratio, half).unwrap();
@@ -607,7 +607,7 @@ fn above_idle(of: AboveIdle, sets: usize) -> Found {
         mut no_log,
         mut by_logs,
     ] = [0_u32; 6];
-    for set in 0..sets {
+    for _ in 0..sets {
         let phases: Vec<f64> = (0..of.phases)
             .map(|_| of.of_phase * normal(&mut random))
             .collect();
@@ -647,7 +647,7 @@ fn above_idle(of: AboveIdle, sets: usize) -> Found {
             }
         }
         without += u32::from(allows(Covariances::default()).is_ok_and(|(covers, _)| covers));
-        match paired_tax(&treatment, &baseline, set as u64) {
+        match paired_tax(&treatment, &baseline) {
             Ok(tax) => by_logs += u32::from(tax.interval.unwrap().contains(truth)),
             Err(_) => no_log += 1,
         }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use vtax_core::{counted, metric};
 use vtax_results::numbers::{level, percent};
 use vtax_results::stats::{
-    self, Bounds, Effect, FEWEST_PAIRS, Interval, Judged, NoTax, Tax, Verdict, seed_of,
+    self, Bounds, Effect, FEWEST_PAIRS, Interval, Judged, NoTax, Tax, Verdict,
 };
 
 /// The block of each trial, by its index.
@@ -46,7 +46,6 @@ pub(super) fn compare_with_baselines(
         };
         let (own, base) = (&summary.treatment, &baseline.treatment);
         for (metric, other) in summary.beside(baseline) {
-            let seed = seed_of(&["tax", &own.label, &base.label, &metric.name]);
             let sampled = |other: &MetricSummary| {
                 let pairs = checks::pairs(metric, other, block_of);
                 let are_differences = is_above_idle(metric) && is_above_idle(other);
@@ -58,7 +57,7 @@ pub(super) fn compare_with_baselines(
                     let (own, other) = values(&pairs);
                     return stats::ratio_of_means(&own, &other, common);
                 }
-                tax_of(metric, other, &pairs, seed)
+                tax_of(metric, other, &pairs)
             };
             let mut comparison = Comparison::new(own, base, metric, other, sampled);
             if let (None, Some(tax), Some(other)) = (&comparison.note, comparison.tax, other) {
@@ -83,17 +82,12 @@ pub(super) fn compare_with_baselines(
 
 /// The tax, from pairs by block where every trial has a partner or at least four pairs exist, otherwise from unpaired
 /// trials.
-fn tax_of(
-    metric: &MetricSummary,
-    baseline: &MetricSummary,
-    pairs: &Pairs,
-    seed: u64,
-) -> Result<Tax, NoTax> {
+fn tax_of(metric: &MetricSummary, baseline: &MetricSummary, pairs: &Pairs) -> Result<Tax, NoTax> {
     if !are_enough(pairs, [metric, baseline]) {
-        return unpaired(metric, baseline, seed);
+        return unpaired(metric, baseline);
     }
     let (own, other) = values(pairs);
-    stats::paired_tax(&own, &other, seed)
+    stats::paired_tax(&own, &other)
 }
 
 /// Whether every trial has a partner, or at least four pairs exist.
@@ -106,14 +100,10 @@ fn values(pairs: &Pairs) -> (Vec<f64>, Vec<f64>) {
 }
 
 /// The tax from unpaired trials.
-pub(crate) fn unpaired(
-    metric: &MetricSummary,
-    baseline: &MetricSummary,
-    seed: u64,
-) -> Result<Tax, NoTax> {
+pub(crate) fn unpaired(metric: &MetricSummary, baseline: &MetricSummary) -> Result<Tax, NoTax> {
     let [own, other] = [metric, baseline]
         .map(|of| -> Vec<f64> { of.values.iter().map(|(_, value)| *value).collect() });
-    stats::unpaired_tax(&own, &other, seed)
+    stats::unpaired_tax(&own, &other)
 }
 
 /// Adjusts p within each family (the headlines, and the rest) and sets the verdicts. Exact ratios need no test. A quantile
@@ -194,7 +184,7 @@ fn why_not_shown(tax: &Tax, judged: Judged, size: usize, minimum_effect: f64) ->
     match stats::verdict(tax, minimum_effect) {
         Verdict::Different => Some(format!(
             "on its own Student’s p = {:.3}; adjusted for {size} comparisons {:.3}: more repetitions would decide",
-            tax.student_p, judged.adjusted_p
+            tax.p, judged.adjusted_p
         )),
         Verdict::Same => Some(format!(
             "on its own the 95 % interval lies within {}; the one for {size} comparisons does not: more repetitions \

@@ -220,13 +220,13 @@ impl Controls {
             lines.push(match median(&widths) {
                 Some(width) => format!(
                     "Ratios at equal speeds of this host: {} of {}, whose intervals are {:.2} times as wide as without the \
-                     canary (median). The others do not go with its speed, or have too few pairs.",
+                     canary (median). The others do not correlate with its speed, or have fewer than 6 pairs.",
                     widths.len(),
                     counted(all, "headline comparison"),
                     width
                 ),
                 None => format!(
-                    "The canary is left out of the {}: they do not go with this host's speed, or have too few pairs.",
+                    "The canary is left out of the {}: they do not correlate with this host's speed, or have fewer than 6 pairs.",
                     counted(all, "headline comparison")
                 ),
             });

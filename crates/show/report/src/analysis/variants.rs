@@ -7,7 +7,7 @@ use super::{Comparison, Judgement, MetricSummary, TreatmentSummary, by_label, ch
 use std::collections::BTreeMap;
 use vtax_core::{Quantity, Unit, metric};
 use vtax_results::Trial;
-use vtax_results::stats::{self, seed_of};
+use vtax_results::stats;
 
 /// Amounts of work that differ by more than this share are reported.
 const OTHER_WORK: f64 = 0.02;
@@ -141,9 +141,7 @@ fn change(
     } else {
         let (own, other): (Vec<f64>, Vec<f64>) =
             pairs.iter().map(|(_, own, other)| (*own, *other)).unzip();
-        let labels = [&new.treatment.label, &reference.treatment.label];
-        let seed = seed_of(&["tax change", labels[0], labels[1], &new_here.name]);
-        let tax = stats::paired_tax(&own, &other, seed).ok()?;
+        let tax = stats::paired_tax(&own, &other).ok()?;
         (tax.ratio, Some(tax))
     };
     let sources = all.iter().map(|of| of.source);

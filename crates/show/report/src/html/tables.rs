@@ -312,7 +312,7 @@ fn comparison_rows(comparisons: &[&Comparison], ratio: &str) -> Markup {
             }
         }
     };
-    let tests = ["Cliff’s δ", "p, permutation", "p, Student’s t, adjusted"];
+    let tests = ["Cliff’s δ", "p, Student’s t", "p, adjusted"];
     let head = ["treatment", "metric", ratio, "n"].into_iter();
     table(head.chain(tests).chain(["verdict"]), &rows)
 }

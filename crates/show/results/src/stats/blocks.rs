@@ -66,7 +66,6 @@ pub fn ratio_over_time(
     };
     let tax = finish(Tax {
         paired: false,
-        smallest_p: if is_enough { 0.0 } else { 1.0 },
         sd: variance.map(|variance| (variance * n as f64).sqrt()),
         ..Tax::by_student(centre, interval, n, student_p(centre, variance, n))
     })?;
@@ -268,7 +267,7 @@ mod tests {
         let few = ratio_over_time(&windows(FEWEST_WINDOWS - 1, 3.0), &windows(60, 2.0), 1)
             .unwrap()
             .tax;
-        assert_eq!((few.interval, few.smallest_p), (None, 1.0));
+        assert_eq!(few.interval, None);
     }
 
     #[test]

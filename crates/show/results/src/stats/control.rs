@@ -64,7 +64,7 @@ pub fn controlled_tax(
     let variance = left / degrees as f64 * share;
     let degrees = u32::try_from(degrees).ok()?;
     let half = student_quantile(1.0 - ALPHA, degrees) * variance.sqrt();
-    let student_p = student_p_of(at_equal, variance, degrees);
+    let p = student_p_of(at_equal, variance, degrees);
     let all = controls.iter().flat_map(|(a, b)| [*a, *b]);
     let middle = mean(&all.collect::<Vec<f64>>())?;
     let at_middle = |value: f64, control: f64| value * (-coefficient * (control - middle)).exp();
@@ -74,9 +74,7 @@ pub fn controlled_tax(
         tax: finish(Tax {
             ratio: at_equal,
             interval: Some(Interval::finite(at_equal - half, at_equal + half)?),
-            p: student_p,
-            student_p,
-            smallest_p: 0.0,
+            p,
             sd: Some((variance * n as f64).sqrt()),
             controlled: true,
             ..*tax
@@ -120,10 +118,10 @@ mod tests {
     fn simulate(sets: u32, n: usize, ratio: f64, weight: f64) -> Outcome {
         let mut random = Random::new(7 + n as u64);
         let (mut covered, mut width, mut kept, mut shown) = (0, 0.0, 0, [0, 0]);
-        for at in 0..sets {
+        for _ in 0..sets {
             let (pairs, controls) = pairs(&mut random, n, ratio, weight);
             let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
-            let plain = paired_tax(&a, &b, u64::from(at)).unwrap();
+            let plain = paired_tax(&a, &b).unwrap();
             let found = controlled_tax(&plain, &pairs, &controls);
             kept += u32::from(found.is_some());
             let tax = found.map_or(plain, |found| found.tax);
@@ -177,7 +175,7 @@ mod tests {
             .map(|(at, (x, y))| (1.2 * wiggle(at) * (-x).exp(), (-y).exp()))
             .collect();
         let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
-        let plain = paired_tax(&a, &b, 1).unwrap();
+        let plain = paired_tax(&a, &b).unwrap();
         let found = controlled_tax(&plain, &pairs, &controls).unwrap();
         assert!((found.coefficient + 1.0).abs() < 1e-4, "{found:?}");
         assert!((found.tax.ratio - 1.2).abs() < 1e-4, "{found:?}");
@@ -190,7 +188,7 @@ mod tests {
     fn too_few_pairs_and_a_control_that_does_not_vary_change_nothing() {
         let tax = |pairs: &[(f64, f64)]| {
             let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
-            paired_tax(&a, &b, 1).unwrap()
+            paired_tax(&a, &b).unwrap()
         };
         let (few, controls) = pairs(&mut Random::new(1), 5, 1.0, 0.99);
         assert_eq!(controlled_tax(&tax(&few), &few, &controls), None);

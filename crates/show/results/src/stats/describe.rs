@@ -92,6 +92,21 @@ pub(super) fn quantile_of_sorted(sorted: &[f64], probability: f64) -> Option<f64
     })
 }
 
+/// Cliff's delta: the probability that a value of `treatment` exceeds one of `baseline`, less
+/// the reverse; −1 to 1, 0 for no tendency. `None` when either is empty.
+pub fn cliffs_delta(treatment: &[f64], baseline: &[f64]) -> Option<f64> {
+    let pairs = treatment.len() * baseline.len();
+    let balance: i64 = treatment
+        .iter()
+        .flat_map(|t| {
+            baseline
+                .iter()
+                .map(move |b| i64::from(t > b) - i64::from(t < b))
+        })
+        .sum();
+    (pairs > 0).then(|| balance as f64 / pairs as f64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,5 +129,12 @@ mod tests {
             let found = describe(&values).unwrap();
             prop_assert!(found.min <= found.mean && found.mean <= found.max);
         }
+    }
+
+    #[test]
+    fn cliffs_delta_is_one_when_all_exceed_and_flips_with_the_labels() {
+        assert_eq!(cliffs_delta(&[3.0, 4.0], &[1.0, 2.0]), Some(1.0));
+        assert_eq!(cliffs_delta(&[1.0, 2.0], &[3.0, 4.0]), Some(-1.0));
+        assert_eq!(cliffs_delta(&[], &[3.0]), None);
     }
 }

@@ -76,13 +76,11 @@ pub fn typical_tax(tax: &Tax, pairs: &[(f64, f64)]) -> Option<Tax> {
     );
     let half = (high - centre).max(centre - low);
     let error = half / student_quantile(1.0 - ALPHA, tax.degrees());
-    let student_p = student_p_of(centre, error.powi(2), tax.degrees());
+    let p = student_p_of(centre, error.powi(2), tax.degrees());
     finish(Tax {
         ratio: centre,
         interval: Interval::finite(low, high),
-        p: student_p,
-        student_p,
-        smallest_p: 0.0,
+        p,
         sd: Some(error * (n as f64).sqrt()),
         typical: true,
         ..*tax
@@ -133,7 +131,7 @@ mod tests {
                 let mut random = Random::new(n as u64);
                 let (mut covered, mut shown) = ([0, 0], [0, 0]);
                 let sets = 1_000;
-                for set in 0..sets {
+                for _ in 0..sets {
                     let mut trial = |scatter: f64| {
                         let is_slow = random.uniform() < slow;
                         let factor = if is_slow {
@@ -146,7 +144,7 @@ mod tests {
                     let pairs: Vec<(f64, f64)> =
                         (0..n).map(|_| (1.1 * trial(scatter), trial(1.0))).collect();
                     let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
-                    let mean = paired_tax(&a, &b, set).unwrap();
+                    let mean = paired_tax(&a, &b).unwrap();
                     let typical = typical_tax(&mean, &pairs).unwrap();
                     for (at, tax) in [mean, typical].iter().enumerate() {
                         let interval = tax.interval.unwrap();
@@ -180,7 +178,7 @@ mod tests {
     fn few_pairs_and_values_without_a_logarithm_have_no_typical_pair() {
         let tax = |pairs: &[(f64, f64)]| {
             let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
-            paired_tax(&a, &b, 1).unwrap()
+            paired_tax(&a, &b).unwrap()
         };
         let some = [(1.0, 1.1); 6];
         assert!(typical_tax(&tax(&some), &some).is_some());

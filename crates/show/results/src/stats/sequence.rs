@@ -57,8 +57,6 @@ impl Tax {
         let tax = Self {
             sequential: true,
             p,
-            student_p: p,
-            smallest_p: 0.0,
             ..self
         };
         Self {
@@ -136,7 +134,6 @@ mod tests {
             .unzip();
         let mut found = [None, None];
         for n in FIRST..=LAST {
-            // The permutation test is not looked at here.
             let logs: Vec<f64> = (0..n).map(|at| (own[at] / other[at]).ln()).collect();
             let student = super::super::bootstrap::student_interval(&logs).unwrap();
             let mean = logs.iter().sum::<f64>() / n as f64;
@@ -222,13 +219,13 @@ mod tests {
             };
             let ratio = 1.0 + 0.1 * random.uniform();
             let (own, other) = (values(ratio, &mut random), values(1.0, &mut random));
-            let tax = paired_tax(&own, &other, 1).unwrap().at_any_time();
+            let tax = paired_tax(&own, &other).unwrap().at_any_time();
             let excludes = !tax.interval.unwrap().contains(1.0);
             assert_eq!(excludes, tax.p < ALPHA, "{tax:?}");
         }
         assert_eq!(anytime_half_width(4, 0.05, 0.95), None);
         assert_eq!(anytime_half_width(1, 0.05, 0.95), None);
-        let same = paired_tax(&[1.0; 6], &[1.0; 6], 1).unwrap().at_any_time();
+        let same = paired_tax(&[1.0; 6], &[1.0; 6]).unwrap().at_any_time();
         assert!((same.p - 1.0).abs() < 1e-9, "{same:?}");
     }
 }

@@ -3,13 +3,9 @@
 
 use super::between::Groups;
 use super::bootstrap::{Interval, student_interval};
-use super::describe::{mean, standard_deviation};
+use super::describe::{cliffs_delta, mean, standard_deviation};
 use super::distribution::{degrees, student_beyond, student_quantile};
 use super::fieller::{Bounds, Covariances, Means};
-use super::permutation::{
-    FEWEST_TO_FLIP, cliffs_delta, exchange_p, sign_flip_p, smallest_exchange_p, smallest_flip_p,
-};
-use super::random::Random;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -33,13 +29,11 @@ pub struct Tax {
     pub n: usize,
     /// Cliff's delta of the values, −1 to 1.
     pub effect: f64,
-    /// Two-sided permutation p; for four to six pairs, for machines and for a ratio of means, Student's.
+    /// Two-sided p of Student's t on log ratios, or on differences. The noise floor is not in it.
     pub p: f64,
-    /// Two-sided p of Student's t on log ratios, or on differences. Unlike a permutation p of few trials it has no smallest
-    /// value, so it can be adjusted for many comparisons.
-    pub student_p: f64,
-    /// The smallest p that this number of trials can give.
-    pub smallest_p: f64,
+    /// Whether so few pairs, or trials of one side, decide nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub few: bool,
     /// Standard deviation of the logarithm of a pair's ratio; for unpaired trials, of the ratio of one trial to
     /// another. `None` for a single pair.
     #[serde(default)]
@@ -60,21 +54,15 @@ pub struct Tax {
 
 impl Tax {
     /// The tax of `n` pairs with the mean logarithm `centre`, by Student's t alone and without scatter; see [`finish`].
-    pub(super) fn by_student(
-        centre: f64,
-        interval: Option<Interval>,
-        n: usize,
-        student_p: f64,
-    ) -> Self {
+    pub(super) fn by_student(centre: f64, interval: Option<Interval>, n: usize, p: f64) -> Self {
         Self {
             ratio: centre,
             interval,
             paired: true,
             n,
             effect: f64::NAN,
-            p: student_p,
-            student_p,
-            smallest_p: 0.0,
+            p,
+            few: n < FEWEST_PAIRS,
             sd: None,
             sequential: false,
             controlled: false,
@@ -98,16 +86,14 @@ impl Tax {
         });
         let n = self.n as f64;
         let sd = self.sd.map(|sd| (sd.powi(2) + variance * n).sqrt());
-        let student_p = sd.map_or(self.student_p, |sd| {
+        let p = sd.map_or(self.p, |sd| {
             student_p_of(centre + shift, sd.powi(2) / n, self.degrees())
         });
         finish(Self {
             ratio: centre + shift,
             interval,
             sd,
-            student_p,
-            p: student_p,
-            smallest_p: if self.n < FEWEST_PAIRS { 1.0 } else { 0.0 },
+            p,
             ..self
         })
     }
@@ -256,13 +242,12 @@ pub const FEWEST_PAIRS: usize = 4;
 
 /// The tax from pairs: `treatment[i]` and `baseline[i]` ran in the same block.
 ///
-/// The interval is Student's of the mean log ratio. p comes from sign flips within pairs. With four to six pairs, flips
-/// rarely give p below 0.05, so p is Student's there. Both use differences within pairs only, so a drift of the host
+/// The interval and p are Student's of the mean log ratio. They use differences within pairs only, so a drift of the host
 /// between blocks hides nothing.
 ///
 /// # Errors
 /// The reason for a missing ratio.
-pub fn paired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Tax, NoTax> {
+pub fn paired_tax(treatment: &[f64], baseline: &[f64]) -> Result<Tax, NoTax> {
     let n = treatment.len().min(baseline.len());
     let (treatment, baseline) = (
         treatment.get(..n).unwrap_or(&[]),
@@ -275,20 +260,11 @@ pub fn paired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Tax,
         .map(|(t, b)| t - b)
         .collect();
     let centre = mean(&differences).ok_or(NoTax::NotFinite)?;
-    let student_p = student_p(centre, variance_of_mean(&differences), n);
-    let (p, smallest_p) = match n {
-        FEWEST_PAIRS..FEWEST_TO_FLIP => (student_p, 0.0),
-        _ => (
-            sign_flip_p(&differences, &mut Random::new(seed)),
-            smallest_flip_p(n),
-        ),
-    };
+    let p = student_p(centre, variance_of_mean(&differences), n);
     finish(Tax {
         effect: cliffs_delta(treatment, baseline).unwrap_or(0.0),
-        p,
-        smallest_p,
         sd: standard_deviation(&differences, centre),
-        ..Tax::by_student(centre, student_interval(&differences), n, student_p)
+        ..Tax::by_student(centre, student_interval(&differences), n, p)
     })
 }
 
@@ -326,11 +302,7 @@ pub fn ratio_of_means(
     let effect = cliffs_delta(own, other).unwrap_or(0.0);
     if n < 2 {
         let alone = Tax::by_student(ratio, None, n, 1.0);
-        return Ok(Tax {
-            effect,
-            smallest_p: 1.0,
-            ..alone
-        });
+        return Ok(Tax { effect, ..alone });
     }
     let of_means = |a: &[f64], mean_a: f64, b: &[f64], mean_b: f64| {
         let products = a.iter().zip(b).map(|(a, b)| (a - mean_a) * (b - mean_b));
@@ -355,7 +327,6 @@ pub fn ratio_of_means(
     let p = student_p(mean_own - mean_other, Some(apart), n);
     Ok(Tax {
         effect,
-        smallest_p: if n < FEWEST_PAIRS { 1.0 } else { 0.0 },
         sd: Some((relative.max(0.0) * n as f64).sqrt()),
         means: Some(means),
         ..Tax::by_student(ratio, interval, n, p)
@@ -372,6 +343,7 @@ pub fn tax_over(machines: &Groups, effect: f64) -> Option<Tax> {
     let p = student_p(centre, variance_of_mean(means), n);
     let tax = Tax {
         effect,
+        few: false,
         sd: standard_deviation(means, centre),
         ..Tax::by_student(centre, Some(student_interval(means)?), n, p)
     };
@@ -383,7 +355,7 @@ pub fn tax_over(machines: &Groups, effect: f64) -> Option<Tax> {
 ///
 /// # Errors
 /// The reason for a missing ratio.
-pub fn unpaired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Tax, NoTax> {
+pub fn unpaired_tax(treatment: &[f64], baseline: &[f64]) -> Result<Tax, NoTax> {
     let (log_treatment, log_baseline) = logarithms(treatment, baseline)?;
     let n = treatment.len().min(baseline.len());
     let centre = mean(&log_treatment).ok_or(NoTax::NotFinite)?
@@ -395,8 +367,6 @@ pub fn unpaired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Ta
     finish(Tax {
         paired: false,
         effect: cliffs_delta(treatment, baseline).unwrap_or(0.0),
-        p: exchange_p(&log_treatment, &log_baseline, &mut Random::new(seed)),
-        smallest_p: smallest_exchange_p(treatment.len(), baseline.len()),
         sd: variance.map(|variance| (variance * n as f64).sqrt()),
         ..Tax::by_student(centre, interval, n, student_p(centre, variance, n))
     })
@@ -415,7 +385,6 @@ pub fn ratio_of_taxes(after: &Tax, before: &Tax) -> Result<Tax, NoTax> {
     let interval = student_interval_of(centre, variance, n);
     finish(Tax {
         paired: after.paired && before.paired,
-        smallest_p: if n < FEWEST_PAIRS { 1.0 } else { 0.0 },
         sd: variance.map(|variance| (variance * n as f64).sqrt()),
         ..Tax::by_student(centre, interval, n, student_p(centre, variance, n))
     })
@@ -539,7 +508,7 @@ pub(super) fn verdict_by(
     minimum_effect: f64,
 ) -> Verdict {
     match interval.or(open.map(Bounds::hull)) {
-        Some(interval) if tax.smallest_p < ALPHA => {
+        Some(interval) if !tax.few => {
             if is_within(interval, minimum_effect) {
                 Verdict::Same
             } else if interval.contains(1.0) {
