@@ -41,6 +41,7 @@ mod push;
 mod record;
 mod remote_machine;
 mod rootless;
+mod rootless_files;
 mod run;
 mod setup;
 mod shapes;

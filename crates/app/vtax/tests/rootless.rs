@@ -14,10 +14,10 @@ use vtax_testkit::needs::Need;
 use vtax_testkit::skip_in_part;
 
 /// A user of this host without a name, a home and groups: nobody.
-const USER: u32 = 65534;
+pub const USER: u32 = 65534;
 
 /// Whether an ordinary user may make user namespaces here.
-fn without_root() -> Need {
+pub fn without_root() -> Need {
     let made = as_user()
         .args(["unshare", "--user", "--net", "true"])
         .output();
@@ -35,7 +35,7 @@ fn without_root() -> Need {
 }
 
 /// A command line of the user; its program follows.
-fn as_user() -> Command {
+pub fn as_user() -> Command {
     let mut command = Command::new("setpriv");
     let (user, group) = (format!("--reuid={USER}"), format!("--regid={USER}"));
     command.args([&user, &group, "--clear-groups", "--"]);
@@ -43,10 +43,10 @@ fn as_user() -> Command {
 }
 
 /// The home of the user, with vtax: the build's directory may be closed to other users.
-struct Home(tempfile::TempDir);
+pub struct Home(tempfile::TempDir);
 
 impl Home {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         chown(home.path(), Some(USER), Some(USER)).unwrap();
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -54,7 +54,7 @@ impl Home {
         Self(home)
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
 
@@ -66,11 +66,11 @@ impl Home {
         command
     }
 
-    fn program(&self, name: &str, script: &str) -> PathBuf {
+    pub fn program(&self, name: &str, script: &str) -> PathBuf {
         executable(&self.path().join(name), script)
     }
 
-    fn vtax(&self) -> Command {
+    pub fn vtax(&self) -> Command {
         let mut command = as_user();
         command
             .arg(self.path().join("vtax"))
@@ -81,7 +81,7 @@ impl Home {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Output {
+    pub fn run(&self, arguments: &[&str]) -> Output {
         let output = self.vtax().arg("run").args(arguments).output().unwrap();
         assert!(in_order(output.status), "{}", text(&output.stderr));
         output
@@ -169,7 +169,7 @@ fn a_killed_run_of_an_ordinary_user_leaves_nothing_and_the_next_one_runs() {
 }
 
 /// Whether a process of the user has this argument.
-fn has_process(argument: &str) -> bool {
+pub fn has_process(argument: &str) -> bool {
     let all = fs::read_dir("/proc").unwrap().flatten();
     all.map(|entry| entry.path()).any(|path| {
         let is_users = fs::metadata(&path).is_ok_and(|found| found.uid() == USER);

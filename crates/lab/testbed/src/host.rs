@@ -467,6 +467,7 @@ pub(crate) mod tests {
             initrd: directory.join("initrd"),
             recipe: recipe.to_owned(),
             directory: None,
+            files: None,
         };
         if directory.is_dir() {
             for name in ["vmlinuz", "initrd", "root.ext4", "xen"] {

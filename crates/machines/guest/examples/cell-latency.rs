@@ -24,6 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         initrd: Path::new("/").to_owned(),
         recipe: String::new(),
         directory: None,
+        files: None,
     };
     println!("mean of {ROUNDS}, in ms");
     println!(

@@ -34,6 +34,7 @@ fn hold_cells() {
         initrd: PathBuf::new(),
         recipe: String::new(),
         directory: None,
+        files: None,
     };
     let mut disks = disks(&folder).unwrap().into_iter();
     let here: Vec<&dyn Platform> = [&Native as &dyn Platform, &Container, &Bubblewrap]

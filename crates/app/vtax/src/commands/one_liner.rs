@@ -8,6 +8,7 @@ pub use root::seen;
 
 use crate::cli::CommandArgs;
 use std::path::{Path, PathBuf};
+use variant::Variant;
 use vtax_lab::plan::Diagnostics;
 use vtax_lab::plan::write::{self, PlanText, name_of};
 use vtax_load::workload::command::words::{join, split};
@@ -113,7 +114,7 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
     if arguments.platform.is_empty() && !is_given {
         return Ok(None);
     }
-    let variants = variant::read(arguments)?;
+    let mut variants = variant::read(arguments)?;
     let of_variant = variant::is_in;
     let load = match (arguments.words.as_slice(), &arguments.load) {
         ([], Some(load)) => load.clone(),
@@ -126,10 +127,13 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
         (words, None) => join(words),
     };
     let service = arguments.serve.as_deref();
-    let root = root::image(arguments, service.unwrap_or(&load))?;
+    let root = root::image(arguments, service.unwrap_or(&load), &variants)?;
     let is_host = root
         .as_deref()
         .is_some_and(|text| text.starts_with("host:"));
+    if is_host {
+        variants.iter_mut().for_each(Variant::keep_in_place);
+    }
     let first = variants.first();
     // The entry point of an image has the image's name.
     let image = arguments.image.as_deref().filter(|text| !of_variant(text));
@@ -226,8 +230,8 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
     let common = arguments.files.iter().filter(|path| !of_variants(path));
     let files = common.map(|path| absolute(path));
     let mut files = files.collect::<Result<Vec<String>, CommandLineError>>()?;
-    let has_image = root.is_some() || variants.iter().any(|one| one.is_image);
-    if !has_image {
+    let has_image = (root.is_some() && !is_host) || variants.iter().any(|one| one.is_image);
+    if !has_image && !is_host {
         let own = service.or(load.as_deref()).unwrap_or_default();
         files.extend(
             own_file(own, &arguments.files)

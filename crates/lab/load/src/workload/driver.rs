@@ -82,7 +82,7 @@ fn failure(line: &[String], finished: &Finished, where_: &str, programs: &[Progr
     }
     // A command of a plan, natively too, sees the files of its guest.
     let place = match own {
-        Some(own) if where_ == "target" && own != oci::ENTER => {
+        Some(own) if where_ == "target" && own != oci::ENTER && !is_in_host(line) => {
             ", in the files of vtax's image: those of this host come with `files` (--files)"
         }
         _ => "",
@@ -101,20 +101,26 @@ fn failure(line: &[String], finished: &Finished, where_: &str, programs: &[Progr
     }
 }
 
+/// The directory that a command line in the target changes to: `env -C DIRECTORY …`.
+fn folder(line: &[String]) -> Option<&str> {
+    match line {
+        [env, change, directory, ..] if env == "env" && change == "-C" => Some(directory),
+        _ => None,
+    }
+}
+
+/// Whether a command in the target runs in a directory of this host's files.
+fn is_in_host(line: &[String]) -> bool {
+    folder(line).is_some_and(|directory| directory != user_files::DIRECTORY)
+}
+
 /// A command line for messages: scripts are cut short.
 fn shown(line: &[String]) -> String {
-    let before = [
-        "env",
-        "-C",
-        user_files::DIRECTORY,
-        "LC_ALL=C",
-        DIRECTORY,
-        oci::ENTER,
-    ];
+    let before = ["env", "LC_ALL=C", DIRECTORY, oci::ENTER];
     let own = line.iter().position(|word| word == MARK);
     let words = line
         .iter()
-        .skip(own.map_or(0, |mark| mark + 1))
+        .skip(own.map_or(folder(line).map_or(0, |_| 3), |mark| mark + 1))
         .skip_while(|word| before.contains(&word.as_str()));
     let short = |word: &String| match word.lines().next() {
         Some(first) if first.len() < word.trim_end().len() => format!("{first} …"),

@@ -36,14 +36,14 @@ pub(super) struct Making<'a> {
 }
 
 /// Returns what `find` returns for the image of this hash in a cache. Makes the image above `base` if `find` returns
-/// `None`; `fill` then adds its files.
+/// `None`; `fill` then adds its files. Without `base` it is a tree of those files alone, which nothing boots.
 ///
 /// # Errors
 /// When it must be made and cannot be: no root, a missing program, no space, or an error of `fill`.
 pub(super) fn ensure<T>(
     cache: &Path,
     hash: &str,
-    base: &GuestFiles,
+    base: Option<&GuestFiles>,
     find: impl Fn(&Path, &str) -> Option<T>,
     fill: impl FnOnce(&Making<'_>, &mut dyn FnMut(&str)) -> Result<(), HostError>,
     progress: &mut dyn FnMut(&str),
@@ -55,11 +55,15 @@ pub(super) fn ensure<T>(
     if let Some(found) = find(cache, hash) {
         return Ok(found);
     }
-    require_root_and_programs()?;
+    if base.is_some() {
+        require_root_and_programs()?;
+    }
     Dir::create(&images)?;
-    // The tree is linked, and packed once more.
-    let below = fs::metadata(&base.image).map_or(0, |image| image.blocks() * 512);
-    require_space(&images, (below >> 20) + ROOM_MIB)?;
+    if let Some(base) = base {
+        // The tree is linked, and packed once more.
+        let below = fs::metadata(&base.image).map_or(0, |image| image.blocks() * 512);
+        require_space(&images, (below >> 20) + ROOM_MIB)?;
+    }
     release(&images, hash);
     let lock = lock(&images, hash, progress)?;
     // Another process may have made it while this one waited for the lock.
@@ -80,14 +84,24 @@ pub(super) fn ensure<T>(
 fn build(
     images: &Path,
     hash: &str,
-    base: &GuestFiles,
+    base: Option<&GuestFiles>,
     fill: impl FnOnce(&Making<'_>, &mut dyn FnMut(&str)) -> Result<(), HostError>,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), HostError> {
     let building = Building::new(images, hash)?;
     let dir = building.path();
     let root = dir.join("root");
-    make(base, &Making { dir, root: &root }, fill, progress)?;
+    // The users of the host must not reach programs with set-user-ID of an untrusted image, or private files.
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
+        .map_err(HostError::file("write", dir))?;
+    let making = Making { dir, root: &root };
+    match base {
+        Some(base) => make(base, &making, fill, progress)?,
+        None => {
+            fs::create_dir(&root).map_err(HostError::file("create", &root))?;
+            fill(&making, progress)?;
+        }
+    }
     vtax_files::write_scratch(&dir.join(USED), [])?;
     publish(building, &images.join(hash))
 }
@@ -158,9 +172,6 @@ fn make(
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), HostError> {
     let Making { dir, root } = *making;
-    // The users of the host must not reach programs with set-user-ID of an untrusted image, or private files.
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
-        .map_err(HostError::file("write", dir))?;
     let log = dir.join("build.log");
     let copy = |link: bool| {
         let mut command = Command::new("cp");

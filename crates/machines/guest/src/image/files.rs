@@ -18,14 +18,17 @@ pub struct GuestFiles {
     pub recipe: String,
     /// The working directory of commands, where the root is that of this host.
     pub directory: Option<PathBuf>,
+    /// The tree of the plan's files, where the root is that of this host.
+    pub files: Option<PathBuf>,
 }
 
 impl GuestFiles {
     /// The root of this host, for platforms that share its kernel.
-    pub fn of_this_host(directory: Option<PathBuf>) -> Self {
+    pub fn of_this_host(directory: Option<PathBuf>, files: Option<PathBuf>) -> Self {
         Self {
             root: "/".into(),
             directory,
+            files,
             ..Self::default()
         }
     }

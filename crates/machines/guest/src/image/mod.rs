@@ -198,6 +198,7 @@ fn guest_files(dir: &Path, hash: &str) -> GuestFiles {
         initrd: dir.join("initrd"),
         recipe: hash.to_owned(),
         directory: None,
+        files: None,
     }
 }
 

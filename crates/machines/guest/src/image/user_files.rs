@@ -22,6 +22,9 @@ use vtax_host::untrusted::tar::{Entry, Kind};
 /// The directory of the files in a guest's root.
 pub const DIRECTORY: &str = "/files";
 
+/// The same, below a guest's root.
+const INSIDE: &str = "files";
+
 /// The version of this builder, which changes whenever the same files result in a different image.
 const BUILDER: &str = "files 1";
 
@@ -63,24 +66,47 @@ pub fn ensure(
     progress: &mut dyn FnMut(&str),
 ) -> Result<GuestFiles, HostError> {
     let hash = key(&[BUILDER, &base.recipe, digest]);
-    let fill = |making: &Making<'_>, progress: &mut dyn FnMut(&str)| {
+    let add = |making: &Making<'_>, progress: &mut dyn FnMut(&str)| {
         progress("adding the plan's files to the image");
-        let tree = Tree::open(making.root)?;
-        if copy(paths, &tree, BOUNDS)? == digest {
-            Ok(())
-        } else {
-            Err(HostError::Busy {
-                what: "the files of the plan changed while they were copied".to_owned(),
-                remedy: "start the run again".to_owned(),
-            })
-        }
+        fill(paths, digest, making)
     };
-    above::ensure(&cache_dir()?, &hash, base, find, fill, progress)
+    above::ensure(&cache_dir()?, &hash, Some(base), find, add, progress)
+}
+
+/// Returns the directory of copies of the files, for guests with the root of this host. Makes it if the cache has none with
+/// their `digest`; no root is needed.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn ensure_alone(
+    paths: &[PathBuf],
+    digest: &str,
+    progress: &mut dyn FnMut(&str),
+) -> Result<PathBuf, HostError> {
+    let hash = key(&[BUILDER, "alone", digest]);
+    let find = |cache: &Path, hash: &str| {
+        let files = cache.join("images").join(hash).join("root").join(INSIDE);
+        files.is_dir().then_some(files)
+    };
+    let copy = |making: &Making<'_>, _: &mut dyn FnMut(&str)| fill(paths, digest, making);
+    above::ensure(&cache_dir()?, &hash, None, find, copy, progress)
+}
+
+/// Copies the files that have this digest.
+fn fill(paths: &[PathBuf], digest: &str, making: &Making<'_>) -> Result<(), HostError> {
+    if copy(paths, &Tree::open(making.root)?, BOUNDS)? == digest {
+        Ok(())
+    } else {
+        Err(HostError::Busy {
+            what: "the files of the plan changed while they were copied".to_owned(),
+            remedy: "start the run again".to_owned(),
+        })
+    }
 }
 
 /// Copies the files into a guest's root. Returns their digest.
 fn copy(paths: &[PathBuf], tree: &Tree, bounds: Bounds) -> Result<String, HostError> {
-    let directory = Path::new(DIRECTORY.trim_start_matches('/'));
+    let directory = Path::new(INSIDE);
     tree.make(directory)?;
     let mut digest = FilesDigest::default();
     visit(paths, bounds, &mut |entry, content| {

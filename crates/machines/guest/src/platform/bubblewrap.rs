@@ -32,7 +32,7 @@ impl Platform for Bubblewrap {
         let remedy = "install the Debian package bubblewrap; where vtax itself is in a container, that one must be \
                       allowed to mount procfs";
         works(PROGRAM, "bubblewrap", remedy.to_owned(), |seat| {
-            boot(seat, &GuestFiles::of_this_host(None))
+            boot(seat, &GuestFiles::of_this_host(None, None))
         })
     }
 
@@ -55,7 +55,7 @@ impl Platform for Bubblewrap {
 
 fn boot(seat: &Seat<'_>, guest: &GuestFiles) -> Booted {
     let device = seat.attach_veth()?;
-    let root = Root::mount(seat, &guest.root, guest.directory.as_deref())?;
+    let root = Root::mount(seat, guest)?;
     // In the target's network namespace, so that /sys/class/net shows its devices.
     let mount = "mount -t sysfs sysfs \"$SEAT/root/sys\"";
     seat.script(Space::Target, "the mount of /sys", mount, &[])?;

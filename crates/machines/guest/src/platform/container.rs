@@ -97,7 +97,7 @@ impl Runtime {
             self.name()
         );
         works(self.name(), self.name(), remedy, |seat| {
-            boot(seat, &GuestFiles::of_this_host(None), self)
+            boot(seat, &GuestFiles::of_this_host(None, None), self)
         })
     }
 }
@@ -176,7 +176,7 @@ impl Platform for Container {
 
 fn boot(seat: &Seat<'_>, guest: &GuestFiles, runtime: Runtime) -> Booted {
     let device = seat.attach_veth()?;
-    let root = Root::mount(seat, &guest.root, guest.directory.as_deref())?;
+    let root = Root::mount(seat, guest)?;
     // The runtime itself belongs to the target, but not to the container's group: on v2 a group with groups below
     // it can have no processes.
     let group = seat.group().below("runtime")?;

@@ -5,11 +5,13 @@
 //! below it gets an overlay, and one with mounts is made anew with its entries. What other users and the running system
 //! keep is left out: homes, `/tmp`, `/run`, and file systems whose server may not answer.
 
+use crate::image::user_files;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use vtax_files::Dir;
 use vtax_host::HostError;
 use vtax_kernel::mounts;
 
@@ -53,38 +55,54 @@ pub(super) enum Step {
     Link(PathBuf, PathBuf),
     /// The host's directory below a writable layer.
     Layer(PathBuf),
+    /// The plan's files, a directory of the host, below a writable layer at their place in the guest.
+    Files(PathBuf),
+    /// One of the plan's files in the working directory too, in the place of what has its name there.
+    Beside(PathBuf, OsString),
 }
 
 impl Step {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Directory(path, _) | Self::Link(path, _) | Self::Layer(path) => path,
+            Self::Files(_) => Path::new(user_files::DIRECTORY),
+            Self::Beside(directory, _) => directory,
+        }
+    }
+
     /// Three words for the script that performs it.
     pub(super) fn words(&self) -> [OsString; 3] {
         match self {
             Self::Directory(path, mode) => ["d".into(), path.into(), format!("{mode:o}").into()],
             Self::Link(path, target) => ["l".into(), path.into(), target.into()],
-            Self::Layer(path) => ["o".into(), path.into(), OsString::new()],
+            Self::Layer(path) => ["o".into(), path.into(), path.into()],
+            Self::Files(path) => ["o".into(), user_files::DIRECTORY.into(), path.into()],
+            Self::Beside(directory, name) => ["b".into(), directory.into(), name.clone()],
         }
     }
 }
 
-/// Returns the steps for the root of this host. `kept` are directories that are there, wherever they are.
+/// Returns the steps for the root of this host. The working directory is there, wherever it is, and the files of the plan
+/// are beside what it has. `files` is the tree of them.
 ///
 /// # Errors
-/// When the root or the table of mounts cannot be read, or one of `kept` is no directory.
-pub(super) fn steps(kept: &[PathBuf]) -> Result<Vec<Step>, HostError> {
-    for directory in kept {
-        let found = fs::metadata(directory).map_err(HostError::file("read", directory))?;
-        if !found.is_dir() {
-            return Err(HostError::Setting(format!(
-                "{} is no directory, in which a command could run",
-                directory.display()
-            )));
-        }
+/// When the root, the files or the table of mounts cannot be read, or the working directory cannot be one.
+pub(super) fn steps(
+    directory: Option<&Path>,
+    files: Option<&Path>,
+) -> Result<Vec<Step>, HostError> {
+    // A link in its path would lead out of the guest's root.
+    let kept = directory
+        .map(|path| path.canonicalize().map_err(HostError::file("read", path)))
+        .transpose()?;
+    if let Some(directory) = &kept {
+        check_directory(directory, files.is_some())?;
     }
     let table = Path::new("/proc/self/mountinfo");
     let table = fs::read(table).map_err(HostError::file("read", table))?;
     let mut walk = Walk {
         root: Path::new("/"),
-        kept,
+        kept: kept.as_slice(),
         mounts: BTreeSet::new(),
         served: BTreeSet::new(),
         steps: Vec::new(),
@@ -98,7 +116,35 @@ pub(super) fn steps(kept: &[PathBuf]) -> Result<Vec<Step>, HostError> {
     }
     walk.visit(Path::new("/"), false)
         .map_err(HostError::file("read", "/"))?;
-    Ok(walk.steps)
+    let mut steps = walk.steps;
+    if let Some(files) = files {
+        // Where the host has something of this name, the plan's files take its place.
+        steps.retain(|step| !step.path().starts_with(user_files::DIRECTORY));
+        steps.push(Step::Files(files.to_owned()));
+        if let Some(directory) = kept {
+            let names = Dir::open(files)?.list()?.into_iter();
+            steps.extend(names.map(|entry| Step::Beside(directory.clone(), entry.name)));
+        }
+    }
+    Ok(steps)
+}
+
+/// Checks that commands can run in a directory, which has no links in its path.
+fn check_directory(directory: &Path, has_files: bool) -> Result<(), HostError> {
+    let found = fs::metadata(directory).map_err(HostError::file("read", directory))?;
+    if !found.is_dir() {
+        return Err(HostError::Setting(format!(
+            "{} is no directory, in which a command could run",
+            directory.display()
+        )));
+    }
+    if has_files && directory.starts_with(user_files::DIRECTORY) {
+        return Err(HostError::Setting(format!(
+            "{} is where the plan's files are in a guest: start vtax in another directory",
+            directory.display()
+        )));
+    }
+    Ok(())
 }
 
 struct Walk<'a> {
@@ -181,9 +227,17 @@ while [ $# -gt 0 ]; do
     o)
         number=$((number + 1))
         mkdir $SEAT/lower/$number $SEAT/upper/$number $SEAT/overlay/$number "$SEAT/root$2"
-        mount --bind "$2" $SEAT/lower/$number
+        mount --bind "$3" $SEAT/lower/$number
         options=lowerdir=$SEAT/lower/$number,upperdir=$SEAT/upper/$number,workdir=$SEAT/overlay/$number
         mount -t overlay -o $options$LAYER_OPTIONS vtax "$SEAT/root$2"
+        ;;
+    # In the guest's root, so that no link leads out of it. What is mounted over needs not be the user's.
+    b)
+        chroot $SEAT/root sh -ec 'cd "$1"; from="/files/$2"; to="./$2"
+            [ ! -L "$to" ] || rm "$to"
+            if [ -d "$from" ]; then [ -d "$to" ] || mkdir "$to"
+            else [ -f "$to" ] || : >"$to"; fi
+            mount --bind "$from" "$to"' sh "$2" "$3"
         ;;
     esac
     shift 3

@@ -44,7 +44,7 @@ impl Platform for Native {
 
     fn boot(&self, seat: &Seat, guest: &GuestFiles, _settings: &Settings) -> Booted {
         let device = seat.attach_veth()?;
-        let root = Root::mount(seat, &guest.root, guest.directory.as_deref())?;
+        let root = Root::mount(seat, guest)?;
         // In the target's network namespace, so that /sys/class/net shows its devices.
         seat.script(
             Space::Target,

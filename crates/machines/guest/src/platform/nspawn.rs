@@ -50,7 +50,7 @@ impl Platform for Nspawn {
         let remedy = "install the Debian package systemd-container; where vtax itself is in a container, that one \
                       must be allowed to mount procfs and control groups";
         works(PROGRAM, "systemd-container", remedy.to_owned(), |seat| {
-            boot(seat, &GuestFiles::of_this_host(None))
+            boot(seat, &GuestFiles::of_this_host(None, None))
         })
     }
 
@@ -73,7 +73,7 @@ impl Platform for Nspawn {
 
 fn boot(seat: &Seat<'_>, guest: &GuestFiles) -> Booted {
     let device = seat.attach_veth()?;
-    let root = Root::mount(seat, &guest.root, guest.directory.as_deref())?;
+    let root = Root::mount(seat, guest)?;
     // On v2 nspawn creates groups below its own, which then can have no processes: commands need another group.
     let group = seat.group().below("nspawn")?;
     let (leader, capabilities) = start(seat, &container(&root, &seat.guest_network()), &group)?;

@@ -3,6 +3,7 @@
 //! memory that ends with the cell.
 
 use super::host_root;
+use crate::image::GuestFiles;
 use crate::image::oci::DIRECTORY;
 use std::ffi::OsString;
 use std::fmt;
@@ -65,29 +66,24 @@ done
 "#;
 
 impl Root {
-    /// Mounts the tree `lower` in the cell, and the cell's scratch disk in it. That of this host has the working directory
-    /// `directory`.
+    /// Mounts the tree of the guest's files in the cell, and the cell's scratch disk in it.
     ///
     /// # Errors
-    /// When `lower` is not a root file system, or a mount fails.
-    pub fn mount(
-        seat: &Seat<'_>,
-        lower: &Path,
-        directory: Option<&Path>,
-    ) -> Result<Self, HostError> {
-        if lower == Path::new("/") {
-            return Self::mount_host(seat, directory);
+    /// When the tree is not a root file system, or a mount fails.
+    pub fn mount(seat: &Seat<'_>, guest: &GuestFiles) -> Result<Self, HostError> {
+        if guest.root == Path::new("/") {
+            return Self::mount_host(seat, guest);
         }
         let layer = if has_overlay() {
             Layer::Overlay
         } else {
             Layer::Memory
         };
-        Self::mount_as(seat, lower, layer)
+        Self::mount_as(seat, &guest.root, layer)
     }
 
     /// Mounts the root of this host.
-    fn mount_host(seat: &Seat<'_>, directory: Option<&Path>) -> Result<Self, HostError> {
+    fn mount_host(seat: &Seat<'_>, guest: &GuestFiles) -> Result<Self, HostError> {
         if !has_overlay() {
             return Err(HostError::Missing {
                 what: "overlayfs of this kernel, without which the files of this host would be written,"
@@ -95,8 +91,7 @@ impl Root {
                 remedy: "load it: modprobe overlay".to_owned(),
             });
         }
-        let kept: Vec<PathBuf> = directory.map(Path::to_owned).into_iter().collect();
-        let steps = host_root::steps(&kept)?;
+        let steps = host_root::steps(guest.directory.as_deref(), guest.files.as_deref())?;
         let words: Vec<OsString> = steps.iter().flat_map(host_root::Step::words).collect();
         let words: Vec<&Path> = words.iter().map(Path::new).collect();
         let mut script = format!("LAYER_OPTIONS={}\n{}", layer_options(), host_root::SCRIPT);

@@ -48,6 +48,7 @@ impl Bench {
             initrd: "/nowhere".into(),
             recipe: "busybox".to_owned(),
             directory: None,
+            files: None,
         };
         Self {
             folder,

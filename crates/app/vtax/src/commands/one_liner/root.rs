@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The root file system that a command line's commands see: that of vtax's image, or that of this host.
 
+use super::variant::Variant;
 use super::{CommandLineError, absolute};
 use crate::cli::CommandArgs;
 use std::path::Path;
@@ -17,13 +18,15 @@ pub(super) const HOST: &str = "host";
 pub(super) const PLATFORMS: [&str; 2] = ["native", "container"];
 
 /// Returns the image of a command line: as given, or that of this host's files where the commands of the target name a
-/// file of this host, or a program that vtax's image lacks.
+/// file of this host, or a program that vtax's image lacks. Without root they are the default wherever files are given,
+/// since only root adds those to an image.
 ///
 /// # Errors
 /// When no plan can contain the working directory.
 pub(super) fn image(
     arguments: &CommandArgs,
     command: &str,
+    variants: &[Variant],
 ) -> Result<Option<String>, CommandLineError> {
     let host = || Ok(Some(format!("{HOST}:{}", absolute(Path::new("."))?)));
     match arguments.image.as_deref() {
@@ -31,21 +34,28 @@ pub(super) fn image(
         Some(given) => return Ok(Some(given.to_owned())),
         None => {}
     }
-    let has_more = !arguments.packages.is_empty()
-        || !arguments.files.is_empty()
-        || !arguments.variants.is_empty()
-        || arguments.input.is_some();
-    if has_more || !share_kernel(&arguments.platform) {
+    let is_root = rootless::is_root();
+    let has_images = variants.iter().any(|variant| variant.is_image);
+    let has_files = !arguments.files.is_empty()
+        || arguments.input.is_some()
+        || variants.iter().any(|variant| variant.is_file);
+    if has_images || !arguments.packages.is_empty() || !share_kernel(&arguments.platform) {
         return Ok(None);
+    }
+    if has_files {
+        return if is_root { Ok(None) } else { host() };
     }
     let guest = image::cached(&Recipe::standard()).ok().flatten();
     let tree = guest.as_ref().map(|files| files.root.as_path());
-    let words = split(command).unwrap_or_default();
-    if needs_host(&words, tree, rootless::is_root()) {
-        host()
-    } else {
-        Ok(None)
-    }
+    let commands = match variants {
+        [] => vec![command.to_owned()],
+        all => all.iter().map(|one| one.in_command(command)).collect(),
+    };
+    let is_needed = commands.iter().any(|command| {
+        let words = split(command).unwrap_or_default();
+        needs_host(&words, tree, is_root)
+    });
+    if is_needed { host() } else { Ok(None) }
 }
 
 /// Whether all platforms run commands on this host's kernel.

@@ -5,6 +5,7 @@ use super::{CommandLineError, absolute};
 use crate::cli::CommandArgs;
 use std::path::Path;
 use vtax_guest::image::oci::Source;
+use vtax_guest::platform::host_root::shows;
 use vtax_lab::plan::write::name_of;
 use vtax_load::workload::command::words::{join, split};
 
@@ -30,6 +31,12 @@ pub(super) struct Variant {
 }
 
 impl Variant {
+    /// Runs the file where it is, if the files of this host have it: its path is the command's own.
+    pub fn keep_in_place(&mut self) {
+        let file = Path::new(&self.value).canonicalize();
+        self.is_file &= !file.is_ok_and(|file| shows(&file, Path::new(".")));
+    }
+
     /// A command with the value in it; that of a file is its name in the directory of the files.
     pub fn in_command(&self, text: &str) -> String {
         let value = match Path::new(&self.value)

@@ -2,6 +2,7 @@
 //! The keys of a workload that is a command: what runs, when it is ready, and what is read from its output.
 
 use super::Reader;
+use super::image::Images;
 use super::values::{sections, text};
 use crate::plan::{Catalogue, Entry, Plan};
 use std::collections::BTreeMap;
@@ -53,7 +54,7 @@ impl Reader<'_, &Catalogue> {
         &mut self,
         table: &DeTable<'_>,
         offset: usize,
-        has_image: bool,
+        images: Images,
     ) -> Settings {
         let load = self.line(table, "load");
         if !table.contains_key("load") {
@@ -66,20 +67,20 @@ impl Reader<'_, &Catalogue> {
             (Some(serve), None) => self
                 .refuse(serve, "`serve` needs `ready`")
                 .help_with("ready = \"tcp:PORT\", \"log:EXPRESSION\", or \"exit\" where it goes on by itself"),
-            (None, Some(ready)) if !has_image => self
+            (None, Some(ready)) if images != Images::Some => self
                 .refuse(ready, "`ready` needs `serve`")
                 .help_with("leave it out: it would do nothing; with an `image` its entry point is the service"),
             _ => {}
         }
         self.placeholders(table);
-        let mut files = self.files(table, has_image);
-        let stdin = self.stdin(table, has_image, &mut files);
+        let mut files = self.files(table, images);
+        let stdin = self.stdin(table, images, &mut files);
         let definition = Definition {
             load: load.unwrap_or_default(),
             serve,
             ready,
             prepare: self.line(table, "prepare"),
-            packages: self.packages(table, has_image),
+            packages: self.packages(table, images),
             files,
             stdin,
             work: self.work(table, offset),
@@ -141,9 +142,9 @@ impl Reader<'_, &Catalogue> {
         Some(text)
     }
 
-    fn packages(&mut self, table: &DeTable<'_>, has_image: bool) -> Vec<String> {
+    fn packages(&mut self, table: &DeTable<'_>, images: Images) -> Vec<String> {
         let mut packages = Vec::new();
-        for (name, offset) in self.list(table, "packages", has_image, "redis-server") {
+        for (name, offset) in self.list(table, "packages", images, "redis-server") {
             // Debian Policy 5.6.1.
             let is_name = name.len() >= 2
                 && name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
@@ -164,9 +165,9 @@ impl Reader<'_, &Catalogue> {
     }
 
     /// Reads the files of the image, each of which is put into one directory by its last name.
-    fn files(&mut self, table: &DeTable<'_>, has_image: bool) -> Vec<String> {
+    fn files(&mut self, table: &DeTable<'_>, images: Images) -> Vec<String> {
         let mut files: Vec<String> = Vec::new();
-        for (text, offset) in self.list(table, "files", has_image, "./app") {
+        for (text, offset) in self.list(table, "files", images, "./app") {
             let name = |text: &str| Path::new(text).file_name().map(OsStr::to_owned);
             let problem = match name(&text) {
                 _ if text.contains('\0') => "a path cannot contain a NUL".to_owned(),
@@ -189,7 +190,7 @@ impl Reader<'_, &Catalogue> {
     fn stdin(
         &mut self,
         table: &DeTable<'_>,
-        has_image: bool,
+        images: Images,
         files: &mut Vec<String>,
     ) -> Option<String> {
         let value = table.get("stdin")?;
@@ -204,7 +205,7 @@ impl Reader<'_, &Catalogue> {
                 .help_with("such as stdin = \"input.csv\"");
             return None;
         };
-        if table.contains_key("serve") || table.contains_key("ready") || has_image {
+        if table.contains_key("serve") || table.contains_key("ready") || images == Images::Some {
             let message = "`stdin` is for a command in the target, without a service or an image";
             self.refuse(value, message)
                 .help_with("let a shell read the file: sh -c 'command <file'");
@@ -229,15 +230,22 @@ impl Reader<'_, &Catalogue> {
         &mut self,
         table: &DeTable<'_>,
         key: &str,
-        has_image: bool,
+        images: Images,
         example: &str,
     ) -> Vec<(String, usize)> {
         let Some(value) = table.get(key) else {
             return Vec::new();
         };
-        if has_image {
-            self.refuse(value, format!("`{key}` are not added to an `image`"))
-                .help_with("build an image that has them");
+        match images {
+            Images::Some => {
+                self.refuse(value, format!("`{key}` are not added to an `image`"))
+                    .help_with("build an image that has them");
+            }
+            Images::Host if key == "packages" => {
+                self.refuse(value, "`packages` are not added to the files of this host")
+                    .help_with("install them here, or leave out `image`");
+            }
+            Images::None | Images::Host => {}
         }
         let array = value.get_ref().as_array();
         let Some(array) = array.filter(|array| array.len() <= MOST_ENTRIES) else {

@@ -20,11 +20,35 @@ fn tables<'v, 'i>(root: &'v DeTable<'i>) -> Vec<&'v DeTable<'i>> {
     single.chain(sections).collect()
 }
 
-/// Whether a guest of the plan may have an image.
-pub(super) fn has_image(root: &DeTable<'_>) -> bool {
-    tables(root)
-        .iter()
-        .any(|table| table.contains_key(PARAMETER.key))
+/// The images of a plan's guests, as far as a command depends on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Images {
+    /// No guest has one.
+    None,
+    /// All guests have the files of this host.
+    Host,
+    /// A guest may have one that commands enter.
+    Some,
+}
+
+impl Images {
+    /// Those of a plan.
+    pub(super) fn of(root: &DeTable<'_>) -> Self {
+        let tables = tables(root).into_iter();
+        let texts: Vec<_> = tables
+            .filter_map(|table| table.get(PARAMETER.key))
+            .collect();
+        let is_host = |value: &&Value<'_>| {
+            let source = value.get_ref().as_str().and_then(|text| text.parse().ok());
+            matches!(source, Some(Source::Host(_)))
+        };
+        match texts.as_slice() {
+            [] => Self::None,
+            // Its own key at the top is that of all guests.
+            all if root.contains_key(PARAMETER.key) && all.iter().all(is_host) => Self::Host,
+            _ => Self::Some,
+        }
+    }
 }
 
 impl Reader<'_, &Catalogue> {
@@ -66,7 +90,7 @@ impl Reader<'_, &Catalogue> {
                 }
             }
         }
-        if !has_image(root) {
+        if Images::of(root) == Images::None {
             return;
         }
         self.runtimes(root);

@@ -155,11 +155,11 @@ impl Reader<'_, &Catalogue> {
             };
             let changed: Vec<Option<DeTable<'_>>> = tables.into_iter().map(with).collect();
             let is_changed = changed.iter().any(Option::is_some);
-            let has_image = image::has_image(root);
+            let images = image::Images::of(root);
             let mut read = |table: &DeTable<'_>| {
                 let mut settings = self.entry_settings(table, section, &kind);
                 if is_workload && kind == KIND {
-                    settings.0.extend(self.command(table, offset, has_image).0);
+                    settings.0.extend(self.command(table, offset, images).0);
                 }
                 settings
             };

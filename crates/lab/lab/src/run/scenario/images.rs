@@ -3,6 +3,7 @@
 
 use crate::LabError;
 use crate::plan::{Catalogue, GuestRole};
+use rustix::fs::{Access, access};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,8 +25,18 @@ pub(super) struct Key {
 enum Content {
     Image(String),
     Files(Vec<String>),
-    /// The files of this host, with a working directory.
-    Host(PathBuf),
+    /// The files of this host, with a working directory, and files of the plan beside it.
+    Host(PathBuf, Vec<String>),
+}
+
+impl Content {
+    /// The files of the plan.
+    fn files(&self) -> &[String] {
+        match self {
+            Self::Image(_) => &[],
+            Self::Files(texts) | Self::Host(_, texts) => texts,
+        }
+    }
 }
 
 /// An image that guests boot with.
@@ -73,7 +84,7 @@ impl Images {
         };
         let none = GuestFiles::default();
         let base = match &key.content {
-            Content::Host(_) => Some(&none),
+            Content::Host(..) => Some(&none),
             _ => files.get(&key.base),
         };
         let Some(base) = base else {
@@ -103,16 +114,22 @@ impl Images {
         match &key.content {
             Content::Image(text) => oci::check(&self.source(text)?),
             Content::Files(texts) => user_files::check(&self.paths(texts)),
-            Content::Host(directory) => {
+            Content::Host(directory, texts) => {
                 let found = fs::metadata(directory).map_err(HostError::file("read", directory))?;
-                if found.is_dir() {
-                    Ok(())
-                } else {
-                    Err(HostError::Setting(format!(
+                if !found.is_dir() {
+                    return Err(HostError::Setting(format!(
                         "the image host:{0}: {0} is no directory",
                         directory.display()
-                    )))
+                    )));
                 }
+                if !texts.is_empty() && access(directory, Access::WRITE_OK).is_err() {
+                    return Err(HostError::Setting(format!(
+                        "{} is not yours to write to, and the plan's files are put into it in the guest: start vtax in a \
+                         directory of your own",
+                        directory.display()
+                    )));
+                }
+                user_files::check(&self.paths(texts))
             }
         }
     }
@@ -140,11 +157,20 @@ impl Images {
                     unpacked: Some(unpacked),
                 })
             }
-            Content::Host(directory) => Ok(Made {
-                files: GuestFiles::of_this_host(Some(directory.clone())),
-                digest: String::new(),
-                unpacked: None,
-            }),
+            Content::Host(directory, texts) => {
+                let paths = self.paths(texts);
+                let digest = user_files::digest(&paths)?;
+                let files = if texts.is_empty() {
+                    None
+                } else {
+                    Some(user_files::ensure_alone(&paths, &digest, progress)?)
+                };
+                Ok(Made {
+                    files: GuestFiles::of_this_host(Some(directory.clone()), files),
+                    digest,
+                    unpacked: None,
+                })
+            }
             Content::Files(texts) => {
                 let paths = self.paths(texts);
                 let digest = user_files::digest(&paths)?;
@@ -169,7 +195,7 @@ impl Images {
     /// The digests of the plan's files, one a line; empty without files.
     pub fn digests_of_files(&self) -> String {
         let made = self.made.iter();
-        let files = made.filter(|(key, _)| matches!(key.content, Content::Files(_)));
+        let files = made.filter(|(key, _)| !key.content.files().is_empty());
         let digests: BTreeSet<&str> = files.map(|(_, made)| made.digest.as_str()).collect();
         digests
             .into_iter()
@@ -183,21 +209,27 @@ impl Images {
         let Some((key, made)) = key.and_then(|key| self.made.get_key_value(&key)) else {
             return Vec::new();
         };
-        let facts = match &key.content {
-            Content::Host(directory) => {
-                let source = Source::Host(directory.clone()).to_string();
-                return vec![("image.source".to_owned(), source)];
+        let digest = made.digest.clone();
+        let mut facts = match &key.content {
+            Content::Host(directory, _) => {
+                let source = Source::Host(directory.clone());
+                vec![("image.source", source.to_string())]
             }
-            Content::Image(text) => [
+            Content::Image(text) => vec![
                 ("image.source", text.clone()),
-                ("image.digest", made.digest.clone()),
+                ("image.digest", digest.clone()),
             ],
-            Content::Files(texts) => [
-                ("files.source", texts.join(", ")),
-                ("files.digest", made.digest.clone()),
-            ],
+            Content::Files(_) => Vec::new(),
         };
-        facts.map(|(name, value)| (name.to_owned(), value)).into()
+        let files = key.content.files();
+        if !files.is_empty() {
+            facts.push(("files.source", files.join(", ")));
+            facts.push(("files.digest", digest));
+        }
+        let facts = facts.into_iter();
+        facts
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
     }
 }
 
@@ -225,9 +257,9 @@ fn check_programs(source: &str, unpacked: &Unpacked, settings: &Settings) -> Res
 /// The key of a guest's image; `None` where it has the shared one.
 pub(super) fn key(workload: &dyn Workload, settings: &Settings) -> Option<Key> {
     let image = oci::PARAMETER.given(settings);
-    let host = oci::host_directory(settings).map(Content::Host);
+    let host = oci::host_directory(settings);
     let content = match (image, command::files_of(settings)) {
-        (Some(_), _) if host.is_some() => host?,
+        (Some(_), files) if host.is_some() => Content::Host(host?, files),
         (Some(image), _) => Content::Image(image.to_owned()),
         (None, files) if !files.is_empty() => Content::Files(files),
         (None, _) => return None,

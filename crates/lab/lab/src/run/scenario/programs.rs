@@ -5,7 +5,7 @@ use crate::LabError;
 use crate::plan::{Catalogue, PlannedTreatment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Component, Path};
 use vtax_guest::image::{Recipe, oci, user_files};
 use vtax_guest::platform::{Platform, host_root};
 use vtax_host::HostError;
@@ -106,7 +106,9 @@ pub(super) fn check_commands<'a>(
                 continue;
             }
             if let Some(directory) = oci::host_directory(guest.settings) {
-                for program in programs_in_target(guest.settings) {
+                let files = files_of(guest.settings);
+                let programs = programs_in_target(guest.settings).into_iter();
+                for program in programs.filter(|program| !is_of_files(program, &files)) {
                     check_on_host(&program, &directory)?;
                 }
                 continue;
@@ -139,6 +141,21 @@ pub(super) fn check_commands<'a>(
                  `files`)"
             .to_owned(),
     }))
+}
+
+/// Whether a program of a command is one of the plan's files, or below one, by its path beside them.
+fn is_of_files(program: &str, files: &[String]) -> bool {
+    let path = Path::new(program);
+    let beside = path.strip_prefix(user_files::DIRECTORY).unwrap_or(path);
+    let first = beside
+        .components()
+        .find(|part| *part != Component::CurDir)
+        .map(|part| part.as_os_str());
+    let is_path = program.contains('/') && first.is_some();
+    is_path
+        && files
+            .iter()
+            .any(|file| Path::new(file).file_name() == first)
 }
 
 /// Checks that a program of a command is in the files of this host as its guests see them.

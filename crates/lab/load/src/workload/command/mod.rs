@@ -240,15 +240,17 @@ pub fn files_of(settings: &Settings) -> Vec<String> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// A command line in the target that runs beside the plan's files, where it has some, or in the working directory in the
-/// files of this host.
+/// A command line in the target that runs beside the plan's files, where it has some. In the files of this host it runs in
+/// the working directory, which has them too.
 fn beside_files(line: CommandLine, settings: &Settings) -> CommandLine {
-    let files = FILES
-        .given(settings)
-        .map(|_| user_files::DIRECTORY.to_owned());
-    let host = || oci::host_directory(settings).map(|path| path.display().to_string());
-    let enter = files
-        .or_else(host)
+    let files = || {
+        FILES
+            .given(settings)
+            .map(|_| user_files::DIRECTORY.to_owned())
+    };
+    let host = oci::host_directory(settings).map(|path| path.display().to_string());
+    let enter = host
+        .or_else(files)
         .map(|directory| ["env".to_owned(), "-C".to_owned(), directory]);
     enter.into_iter().flatten().chain(line).collect()
 }

@@ -222,7 +222,7 @@ pub fn ensure_in(
     above::ensure(
         cache,
         &hash,
-        base,
+        Some(base),
         unpacked,
         |making, progress| fill(source, content, digest, making, progress),
         progress,

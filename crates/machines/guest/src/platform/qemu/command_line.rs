@@ -247,6 +247,7 @@ mod tests {
             initrd: "/i/initrd".into(),
             recipe: String::new(),
             directory: None,
+            files: None,
         };
         let files = Files {
             nic: Path::new("/run/nic.sock"),

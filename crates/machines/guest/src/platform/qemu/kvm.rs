@@ -273,6 +273,7 @@ mod tests {
             initrd: PathBuf::new(),
             recipe: recipe.into(),
             directory: None,
+            files: None,
         };
         assert_eq!(key("7.2", &guest("a")), key("7.2", &guest("a")));
         assert_ne!(key("7.2", &guest("a")), key("8.0", &guest("a")));

@@ -248,6 +248,7 @@ mod tests {
             initrd: "/i/initrd".into(),
             recipe: String::new(),
             directory: None,
+            files: None,
         };
         let files = Files {
             root: Path::new(root),
