@@ -129,6 +129,9 @@ pub enum Command {
     /// Write the man pages and completions of a package.
     #[command(subcommand, hide = true)]
     Generate(GenerateCommand),
+    /// A command in a dry run, whose files are printed, as a run starts it to make the image of a VM.
+    #[command(hide = true)]
+    Trace(TraceArgs),
     /// An actor of trials of another host, which starts it through ssh and sends it JSON lines.
     #[command(hide = true)]
     Actor,
@@ -139,7 +142,7 @@ impl Command {
     pub fn details(&self) -> Option<Details> {
         match self {
             Self::Exporter(_) | Self::Web(_) | Self::Nic(_) | Self::Mvm(_) => None,
-            Self::Load(_) | Self::Actor => None,
+            Self::Load(_) | Self::Trace(_) | Self::Actor => None,
             Self::Run(arguments) => Some(arguments.run.details),
             Self::Accuracy(AccuracyCommand::Run(arguments)) => Some(arguments.details),
             Self::Density(arguments) => Some(arguments.details),
@@ -165,6 +168,16 @@ pub struct ExplainArgs {
     pub words: Vec<String>,
     #[command(flatten)]
     pub format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// The time after which the command is killed.
+    #[arg(long, value_name = "SECONDS")]
+    pub limit: u32,
+    /// The command.
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub line: Vec<String>,
 }
 
 #[derive(Debug, Args)]

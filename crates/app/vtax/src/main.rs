@@ -25,6 +25,7 @@ use std::error::Error;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use vtax_core::terminal;
+use vtax_guest::image::trace;
 use vtax_host::signals::{end_unread, end_with_reader};
 use vtax_mvm::cli::MvmCommand;
 
@@ -95,6 +96,10 @@ fn main() -> ExitCode {
         }
         Command::Restore(arguments) => commands::run::restore(&arguments),
         Command::Load(command) => commands::load::execute(&command),
+        Command::Trace(arguments) => {
+            trace::trace(&arguments.line, arguments.limit, &mut terminal::data())
+                .map_err(Into::into)
+        }
         Command::Explain(arguments) => commands::explain::run(&arguments),
         Command::Help(_) => Ok(()),
         Command::Generate(command) => commands::generate::execute(&command),

@@ -61,6 +61,7 @@ pub fn recipe(hypervisor: Hypervisor) -> Recipe {
         text: text.into(),
     };
     Recipe {
+        unpacked: false,
         suite: "bookworm".into(),
         packages: packages.map(|name| (*name).to_owned()).collect(),
         kernel: None,

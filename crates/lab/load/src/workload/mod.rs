@@ -224,7 +224,7 @@ impl LoadLevel {
 }
 
 /// The scratch disk as the target sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Scratch {
     /// The block device.
     pub device: PathBuf,

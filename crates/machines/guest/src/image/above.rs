@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An image above another one: the files of that one, linked, with further files, packed again.
+//! An image of a user's content: that of another image with further files, or that of this host's files, packed.
 //!
-//! Each version of a user's image or files is an image of its own. A cache keeps those that were used last. A process
+//! Each version of the content is an image of its own. A cache keeps those that were used last. A process
 //! holds a shared lock on each image that it uses until it ends, so that no other process removes it.
 
 use super::build::{
     Building, ROOM_MIB, pack, publish, require_root_and_programs, require_space, run_logged,
 };
-use super::{GuestFiles, lock, lock_name, remove_abandoned, remove_unmounted};
+use super::{GuestFiles, INITRD, KERNEL_FILE, lock, lock_name, remove_abandoned, remove_unmounted};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,6 +23,8 @@ use vtax_host::HostError;
 const MOST: usize = 6;
 /// The file in the directory of such an image whose modification time is that of its last use.
 const USED: &str = "used";
+/// The log of the programs that make an image, in its directory.
+const LOG: &str = "build.log";
 
 /// The locks of the images that this process uses.
 static IN_USE: Mutex<BTreeMap<PathBuf, File>> = Mutex::new(BTreeMap::new());
@@ -35,15 +37,16 @@ pub(super) struct Making<'a> {
     pub root: &'a Path,
 }
 
-/// Returns what `find` returns for the image of this hash in a cache. Makes the image above `base` if `find` returns
-/// `None`; `fill` then adds its files. Without `base` it is a tree of those files alone, which nothing boots.
+/// Returns what `find` returns for the image of this hash in a cache. Makes the image if `find` returns `None`: `fill`
+/// makes its root, its kernel and its initial RAM disk, for which `room_mib` are needed beside [`ROOM_MIB`]. Without
+/// `room_mib` it is a directory with files at `root`, which nothing boots.
 ///
 /// # Errors
 /// When it must be made and cannot be: no root, a missing program, no space, or an error of `fill`.
 pub(super) fn ensure<T>(
     cache: &Path,
     hash: &str,
-    base: Option<&GuestFiles>,
+    room_mib: Option<u64>,
     find: impl Fn(&Path, &str) -> Option<T>,
     fill: impl FnOnce(&Making<'_>, &mut dyn FnMut(&str)) -> Result<(), HostError>,
     progress: &mut dyn FnMut(&str),
@@ -55,21 +58,17 @@ pub(super) fn ensure<T>(
     if let Some(found) = find(cache, hash) {
         return Ok(found);
     }
-    if base.is_some() {
+    if room_mib.is_some() {
         require_root_and_programs()?;
     }
     Dir::create(&images)?;
-    if let Some(base) = base {
-        // The tree is linked, and packed once more.
-        let below = fs::metadata(&base.image).map_or(0, |image| image.blocks() * 512);
-        require_space(&images, (below >> 20) + ROOM_MIB)?;
-    }
+    require_space(&images, room_mib.unwrap_or(0).saturating_add(ROOM_MIB))?;
     release(&images, hash);
     let lock = lock(&images, hash, progress)?;
     // Another process may have made it while this one waited for the lock.
     if find(cache, hash).is_none() {
         remove_abandoned(&images, hash, progress)?;
-        build(&images, hash, base, fill, progress)?;
+        build(&images, hash, room_mib.is_some(), fill, progress)?;
     }
     drop(lock);
     hold(&images, hash)?;
@@ -80,11 +79,16 @@ pub(super) fn ensure<T>(
     })
 }
 
+/// The room that the tree of `base` takes when it is packed once more, in MiB. The tree itself is linked.
+pub(super) fn room_mib(base: &GuestFiles) -> u64 {
+    fs::metadata(&base.image).map_or(0, |image| (image.blocks() * 512) >> 20)
+}
+
 /// Makes the directory of an image. The caller holds the image's lock.
 fn build(
     images: &Path,
     hash: &str,
-    base: Option<&GuestFiles>,
+    is_packed: bool,
     fill: impl FnOnce(&Making<'_>, &mut dyn FnMut(&str)) -> Result<(), HostError>,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), HostError> {
@@ -94,13 +98,10 @@ fn build(
     // The users of the host must not reach programs with set-user-ID of an untrusted image, or private files.
     fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
         .map_err(HostError::file("write", dir))?;
-    let making = Making { dir, root: &root };
-    match base {
-        Some(base) => make(base, &making, fill, progress)?,
-        None => {
-            fs::create_dir(&root).map_err(HostError::file("create", &root))?;
-            fill(&making, progress)?;
-        }
+    fill(&Making { dir, root: &root }, progress)?;
+    if is_packed {
+        progress("packing the tree into an ext4 image");
+        pack(&root, &dir.join("root.ext4"), &dir.join(LOG))?;
     }
     vtax_files::write_scratch(&dir.join(USED), [])?;
     publish(building, &images.join(hash))
@@ -164,15 +165,10 @@ fn prune(images: &Path, most: usize, progress: &mut dyn FnMut(&str)) -> Result<(
     Ok(())
 }
 
-/// Makes the image's files in an empty directory.
-fn make(
-    base: &GuestFiles,
-    making: &Making<'_>,
-    fill: impl FnOnce(&Making<'_>, &mut dyn FnMut(&str)) -> Result<(), HostError>,
-    progress: &mut dyn FnMut(&str),
-) -> Result<(), HostError> {
+/// Makes the root of an image from the tree of `base`, which is linked, with its kernel and its initial RAM disk.
+pub(super) fn link(base: &GuestFiles, making: &Making<'_>) -> Result<(), HostError> {
     let Making { dir, root } = *making;
-    let log = dir.join("build.log");
+    let log = dir.join(LOG);
     let copy = |link: bool| {
         let mut command = Command::new("cp");
         command.arg("--archive");
@@ -185,13 +181,11 @@ fn make(
         let _ = vtax_files::remove_all(root);
         run_logged(copy(false), &log, &mut |_| {})?;
     }
-    fill(making, progress)?;
-    for (from, name) in [(&base.kernel, "vmlinuz"), (&base.initrd, "initrd")] {
+    for (from, name) in [(&base.kernel, KERNEL_FILE), (&base.initrd, INITRD)] {
         let to = dir.join(name);
         fs::copy(from, &to).map_err(HostError::file("create", &to))?;
     }
-    progress("packing the tree into an ext4 image");
-    pack(root, &dir.join("root.ext4"), &log)
+    Ok(())
 }
 
 #[cfg(test)]

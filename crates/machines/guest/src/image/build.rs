@@ -63,7 +63,6 @@ pub(super) fn build(
 
     let result = (|| {
         install(recipe, &root, &log, progress)?;
-        progress("adding vtax's own files");
         for file in &recipe.files {
             add(&root, file)?;
         }
@@ -73,7 +72,11 @@ pub(super) fn build(
         let version = take_kernel(&root, &dir.join("vmlinuz"))?;
         write(
             &dir.join("initrd"),
-            &initrd::boot(&root, &version, &recipe.modules)?,
+            &initrd::boot(
+                &root,
+                &root.join("lib/modules").join(&version),
+                &recipe.modules,
+            )?,
         )?;
         progress("packing the tree into an ext4 image");
         pack(&root, &dir.join("root.ext4"), &log)
@@ -192,19 +195,42 @@ fn install(
     log: &Path,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), HostError> {
-    progress(&format!(
-        "installing Debian {} with {} packages (a minute or two)",
-        recipe.suite,
-        recipe.packages.len()
-    ));
     let mut command = mmdebstrap(&recipe.packages);
-    command
-        .arg(&recipe.suite)
-        .arg(root)
-        .args(sources(&recipe.suite));
+    let (suite, count) = (&recipe.suite, recipe.packages.len());
+    if recipe.unpacked {
+        progress(&format!(
+            "unpacking the agent and the kernel of VMs from Debian {suite}"
+        ));
+        command.arg("--variant=extract");
+    } else {
+        progress(&format!(
+            "installing Debian {suite} with {count} packages (a minute or two)"
+        ));
+    }
+    command.arg(suite).arg(root).args(sources(suite));
     // The guest boots with vtax's own initial RAM disk; Debian's takes long to build.
     command.env("INITRD", "No");
-    run_logged(command, log, progress)
+    run_logged(command, log, progress)?;
+    if recipe.unpacked {
+        // The script of the kernel's package does it where it is installed.
+        depend(root, log, progress)?;
+    }
+    Ok(())
+}
+
+/// Writes the table of dependencies of each kernel's modules, by the program of the tree.
+fn depend(root: &Path, log: &Path, progress: &mut dyn FnMut(&str)) -> Result<(), HostError> {
+    let modules = root.join("lib/modules");
+    let entries = fs::read_dir(&modules).map_err(HostError::file("read", &modules))?;
+    for entry in entries {
+        let entry = entry.map_err(HostError::file("read", &modules))?;
+        let mut command = Command::new("chroot");
+        command.arg(root).arg("depmod").arg(entry.file_name());
+        // A user's own has no directories of administration.
+        command.env("PATH", PATH);
+        run_logged(command, log, progress)?;
+    }
+    Ok(())
 }
 
 /// Replaces the kernel and the modules of the tree at `root`. The packages of the release are unpacked in `dir`.
@@ -223,11 +249,9 @@ fn replace_kernel(
     command.arg("--variant=extract").arg(suite).arg(&tree);
     command.args(kernel::with_release(sources(suite), suite, release));
     run_logged(command, log, progress)?;
-    let version = kernel::exchange(&tree, root)?;
+    kernel::exchange(&tree, root)?;
     vtax_files::remove_all(&tree)?;
-    let mut command = Command::new("chroot");
-    command.arg(root).args(["depmod", &version]);
-    run_logged(command, log, progress)
+    depend(root, log, progress)
 }
 
 /// The mmdebstrap command that installs these packages, without the suite, the destination and the sources.

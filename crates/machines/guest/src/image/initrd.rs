@@ -31,21 +31,17 @@ const APPLETS: [&str; 11] = [
     "usleep",
 ];
 
-/// Builds the initial RAM disk that mounts the image and starts the guest agent, from the busybox and the modules
-/// of `root`.
-pub(super) fn boot(
+/// Builds the initial RAM disk that mounts the image and starts the guest agent, from the busybox of `root` and the
+/// named modules of `directory`, a `/lib/modules/VERSION`.
+pub(super) fn boot<S: AsRef<str>>(
     root: &Path,
-    kernel_version: &str,
-    names: &[String],
+    directory: &Path,
+    names: &[S],
 ) -> Result<Vec<u8>, HostError> {
     let mut archive = base(root, INIT)?;
     archive.directory("newroot");
     archive.directory("modules");
-    let directory = root.join("lib/modules").join(kernel_version);
-    for (position, path) in modules::in_load_order(&directory, names)?
-        .iter()
-        .enumerate()
-    {
+    for (position, path) in modules::in_load_order(directory, names)?.iter().enumerate() {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         let name = file.split(".ko").next().unwrap_or(&file);
         // The position in the name makes the shell's `modules/*` the load order.

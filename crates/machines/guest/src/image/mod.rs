@@ -6,6 +6,7 @@
 
 mod above;
 mod build;
+pub mod closure;
 mod compile;
 mod cpio;
 mod echo;
@@ -16,6 +17,7 @@ mod layer;
 mod modules;
 pub mod oci;
 mod recipe;
+pub mod trace;
 mod tree;
 pub mod user_files;
 mod vmlinux;
@@ -185,6 +187,11 @@ fn hexadecimal(hasher: Sha256) -> String {
     format!("{:x}", hasher.finalize())
 }
 
+/// The kernel in the directory of an image.
+const KERNEL_FILE: &str = "vmlinuz";
+/// The initial RAM disk in the directory of an image.
+const INITRD: &str = "initrd";
+
 /// The end of a log, for error messages.
 pub(crate) fn tail(log: &Path) -> String {
     String::from_utf8_lossy(&end_of(log, 8192)).into_owned()
@@ -194,8 +201,8 @@ fn guest_files(dir: &Path, hash: &str) -> GuestFiles {
     GuestFiles {
         root: dir.join("root"),
         image: dir.join("root.ext4"),
-        kernel: dir.join("vmlinuz"),
-        initrd: dir.join("initrd"),
+        kernel: dir.join(KERNEL_FILE),
+        initrd: dir.join(INITRD),
         recipe: hash.to_owned(),
         directory: None,
         files: None,

@@ -8,7 +8,10 @@ use vtax_host::HostError;
 
 /// The files of the named modules and of all their dependencies, in load order. `directory` is the tree's
 /// `/lib/modules/VERSION`.
-pub(super) fn in_load_order(directory: &Path, names: &[String]) -> Result<Vec<PathBuf>, HostError> {
+pub(super) fn in_load_order<S: AsRef<str>>(
+    directory: &Path,
+    names: &[S],
+) -> Result<Vec<PathBuf>, HostError> {
     let read = |file: &str| {
         let path = directory.join(file);
         fs::read_to_string(&path).map_err(HostError::file("read", path))
@@ -27,7 +30,11 @@ pub(super) fn in_load_order(directory: &Path, names: &[String]) -> Result<Vec<Pa
 struct NoModule(String);
 
 /// The relative paths in load order.
-fn resolve(dependencies: &str, builtin: &str, names: &[String]) -> Result<Vec<String>, NoModule> {
+fn resolve<S: AsRef<str>>(
+    dependencies: &str,
+    builtin: &str,
+    names: &[S],
+) -> Result<Vec<String>, NoModule> {
     // A line lists all dependencies of a module, direct or not, the deepest last (depmod, modules.dep(5)).
     let lines: BTreeMap<String, (&str, Vec<&str>)> = dependencies
         .lines()
@@ -41,13 +48,13 @@ fn resolve(dependencies: &str, builtin: &str, names: &[String]) -> Result<Vec<St
         .collect();
     let builtin: HashSet<String> = builtin.lines().map(module_name).collect();
     let mut order: Vec<String> = Vec::new();
-    for name in names {
+    for name in names.iter().map(S::as_ref) {
         let wanted = module_name(name);
         let Some((path, needs)) = lines.get(&wanted) else {
             if builtin.contains(&wanted) {
                 continue;
             }
-            return Err(NoModule(name.clone()));
+            return Err(NoModule(name.to_owned()));
         };
         for file in needs.iter().rev().chain([path]) {
             if !order.iter().any(|present| present == file) {

@@ -10,7 +10,7 @@ use super::tree::Tree;
 use super::{BOUNDS, Bounds, GuestFiles, MOST_DEPTH, cache_dir, find, hexadecimal, key};
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
-use std::fs::Metadata;
+use std::fs::{self, Metadata};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -67,10 +67,12 @@ pub fn ensure(
 ) -> Result<GuestFiles, HostError> {
     let hash = key(&[BUILDER, &base.recipe, digest]);
     let add = |making: &Making<'_>, progress: &mut dyn FnMut(&str)| {
+        above::link(base, making)?;
         progress("adding the plan's files to the image");
         fill(paths, digest, making)
     };
-    above::ensure(&cache_dir()?, &hash, Some(base), find, add, progress)
+    let room = Some(above::room_mib(base));
+    above::ensure(&cache_dir()?, &hash, room, find, add, progress)
 }
 
 /// Returns the directory of copies of the files, for guests with the root of this host. Makes it if the cache has none with
@@ -88,7 +90,10 @@ pub fn ensure_alone(
         let files = cache.join("images").join(hash).join("root").join(INSIDE);
         files.is_dir().then_some(files)
     };
-    let copy = |making: &Making<'_>, _: &mut dyn FnMut(&str)| fill(paths, digest, making);
+    let copy = |making: &Making<'_>, _: &mut dyn FnMut(&str)| {
+        fs::create_dir(making.root).map_err(HostError::file("create", making.root))?;
+        fill(paths, digest, making)
+    };
     above::ensure(&cache_dir()?, &hash, None, find, copy, progress)
 }
 
@@ -324,7 +329,6 @@ fn invalid(path: &Path, problem: &str) -> HostError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     const SMALL: Bounds = Bounds {

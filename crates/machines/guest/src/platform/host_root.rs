@@ -37,10 +37,27 @@ const SERVED: [&str; 8] = ["9p", "afs", "autofs", "ceph", "cifs", "nfs", "nfs4",
 pub(super) const SECRETS: &str = "etc/shadow etc/shadow- etc/gshadow etc/gshadow- etc/ssh/ssh_host_*_key etc/ssl/private \
                                   etc/sudoers etc/sudoers.d etc/krb5.keytab";
 
+/// Whether a path without links is one of [`SECRETS`], or below it.
+pub(crate) fn is_secret(path: &Path) -> bool {
+    let mut patterns = SECRETS.split_whitespace();
+    let path = path.strip_prefix("/").unwrap_or(path);
+    patterns.any(|pattern| match pattern.split_once('*') {
+        None => path.starts_with(pattern),
+        Some((start, end)) => {
+            let path = path.to_string_lossy();
+            path.starts_with(start) && path.ends_with(end)
+        }
+    })
+}
+
+/// Whether a path without links is in a directory that is empty in the guest.
+pub(crate) fn is_left_out(path: &Path) -> bool {
+    LEFT_OUT.iter().any(|left| path.starts_with(left))
+}
+
 /// Whether a file of this host, by its path without links, is in the root of a guest with this working directory.
 pub fn shows(file: &Path, directory: &Path) -> bool {
-    let is_left_out = LEFT_OUT.iter().any(|left| file.starts_with(left));
-    !is_left_out
+    !is_left_out(file)
         || directory
             .canonicalize()
             .is_ok_and(|kept| file.starts_with(kept))
@@ -184,15 +201,15 @@ impl Walk<'_> {
 
     fn add(&mut self, path: &Path, name: &OsStr, leads: bool) -> std::io::Result<()> {
         let is_kept = self.kept.iter().any(|kept| kept == path);
-        let is_left_out =
+        let is_empty =
             LEFT_OUT.iter().any(|left| Path::new(left) == path) || self.served.contains(path);
         // Below a directory that is left out, only what leads to a kept one is visited.
-        let is_beyond = LEFT_OUT.iter().any(|left| path.starts_with(left));
+        let is_beyond = is_left_out(path);
         let mode = match name.to_str() {
             Some("tmp") => 0o1777,
             _ => 0o755,
         };
-        if !is_kept && (is_left_out || is_beyond) {
+        if !is_kept && (is_empty || is_beyond) {
             self.steps.push(Step::Directory(path.to_owned(), mode));
             return if leads {
                 self.visit(path, true)
@@ -308,6 +325,24 @@ mod tests {
         assert!(shows(&own.join("app"), &own));
         assert!(!shows(Path::new("/home/me/app"), &own));
         assert!(shows(Path::new("/usr/bin/app"), &own));
+    }
+
+    #[test]
+    fn passwords_and_keys_of_the_host_are_secrets_and_what_is_beside_them_is_not() {
+        for path in [
+            "/etc/shadow",
+            "/etc/ssh/ssh_host_rsa_key",
+            "/etc/ssl/private/a.key",
+        ] {
+            assert!(is_secret(Path::new(path)), "{path}");
+        }
+        for path in [
+            "/etc/shadow.d",
+            "/etc/ssh/ssh_host_rsa_key.pub",
+            "/etc/passwd",
+        ] {
+            assert!(!is_secret(Path::new(path)), "{path}");
+        }
     }
 
     #[test]

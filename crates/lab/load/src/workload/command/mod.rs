@@ -284,6 +284,34 @@ pub fn programs_in_target(settings: &Settings) -> Vec<String> {
     words.filter_map(|words| words.into_iter().next()).collect()
 }
 
+/// The command lines that run in the target, for a dry run that finds the files that they use: what prepares the target,
+/// the service, and the load where it has no service. Placeholders have short times and the address of the loopback.
+///
+/// # Errors
+/// When a command is not valid.
+pub fn lines_in_target(settings: &Settings) -> Outcome<Vec<CommandLine>> {
+    let address = IpAddr::from([127, 0, 0, 1]);
+    let timing = Timing {
+        duration: Duration::from_secs(1),
+        ..NO_TIMES
+    };
+    let mut lines = Vec::new();
+    for parameter in [&PREPARE, &SERVE] {
+        let words = line(parameter, address, settings, timing)?;
+        lines.extend(words.map(|words| beside_files(command(words), settings)));
+    }
+    if !has_service(settings) {
+        let load = Command.load(LoadSpec {
+            address,
+            scratch: &Scratch::default(),
+            settings,
+            timing,
+        })?;
+        lines.push(load.line);
+    }
+    Ok(lines)
+}
+
 /// The times of a command outside of a window.
 const NO_TIMES: Timing = Timing {
     warmup: Duration::ZERO,

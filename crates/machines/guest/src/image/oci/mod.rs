@@ -222,9 +222,12 @@ pub fn ensure_in(
     above::ensure(
         cache,
         &hash,
-        Some(base),
+        Some(above::room_mib(base)),
         unpacked,
-        |making, progress| fill(source, content, digest, making, progress),
+        |making, progress| {
+            above::link(base, making)?;
+            fill(source, content, digest, making, progress)
+        },
         progress,
     )
 }
