@@ -25,6 +25,7 @@ mod files;
 mod fleet;
 mod gates;
 mod guest;
+mod host_files;
 mod kill;
 mod left;
 mod libvirt;

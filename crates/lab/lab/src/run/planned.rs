@@ -6,7 +6,8 @@ use crate::plan::{Catalogue, Plan, PlannedTreatment, RemoteClient, Variation};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
-use vtax_guest::image::{Recipe, oci};
+use vtax_guest::image::{self, Recipe, oci};
+use vtax_guest::platform::GuestKernel;
 use vtax_results::Treatment;
 
 /// The trials of a plan, as a place needs to know them that runs each by a vtax of its own.
@@ -65,14 +66,19 @@ impl Planned<'_> {
             .guests()
             .filter(|guest| !catalogue.is_external(guest.platform_kind, guest.settings));
         booted
-            // The root of this host is not made.
-            .filter(|guest| oci::host_directory(guest.settings).is_none())
             .filter_map(|guest| {
-                let workload = self.catalogue.workload(guest.workload_kind)?;
-                Some(Recipe::of_guest(
-                    &workload.packages(guest.settings),
-                    guest.settings,
-                ))
+                let workload = catalogue.workload(guest.workload_kind)?;
+                let whole = Recipe::of_guest(&workload.packages(guest.settings), guest.settings);
+                if oci::host_directory(guest.settings).is_none() {
+                    return Some(whole);
+                }
+                // The root of this host is not made, and a VM with its files has the agent of an image.
+                let platform = catalogue.platform(guest.platform_kind)?;
+                let is_vm = platform.guest_kernel() != GuestKernel::Hosts;
+                is_vm.then(|| match image::cached(&whole) {
+                    Ok(Some(_)) => whole,
+                    _ => whole.parts(),
+                })
             })
             .collect()
     }

@@ -5,7 +5,7 @@ use super::variant::Variant;
 use super::{CommandLineError, absolute};
 use crate::cli::CommandArgs;
 use std::path::Path;
-use vtax_guest::image::{self, Recipe};
+use vtax_guest::image::{self, Recipe, oci};
 use vtax_host::rootless;
 use vtax_host::roots::PATH;
 use vtax_lab::plan::Catalogue;
@@ -39,7 +39,7 @@ pub(super) fn image(
     let has_files = !arguments.files.is_empty()
         || arguments.input.is_some()
         || variants.iter().any(|variant| variant.is_file);
-    if has_images || !arguments.packages.is_empty() || !share_kernel(&arguments.platform) {
+    if has_images || !arguments.packages.is_empty() || !have_image(&arguments.platform) {
         return Ok(None);
     }
     if has_files {
@@ -58,12 +58,13 @@ pub(super) fn image(
     if is_needed { host() } else { Ok(None) }
 }
 
-/// Whether all platforms run commands on this host's kernel.
-fn share_kernel(platforms: &[String]) -> bool {
+/// Whether vtax boots all of these platforms, each with an image that a plan can choose.
+fn have_image(platforms: &[String]) -> bool {
     let catalogue = Catalogue::standard();
     platforms.iter().all(|kind| {
         let platform = catalogue.platform(kind);
-        platform.is_some_and(|of| of.guest_kernel() == vtax_guest::platform::GuestKernel::Hosts)
+        let mut keys = platform.into_iter().flat_map(|of| of.parameters());
+        keys.any(|parameter| parameter.key == oci::PARAMETER.key)
     })
 }
 
@@ -156,17 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn only_platforms_of_this_host_s_kernel_have_its_files() {
+    fn only_platforms_that_vtax_boots_have_the_files_of_this_host() {
         let of = |kinds: &[&str]| {
-            share_kernel(
-                &kinds
-                    .iter()
-                    .map(|kind| (*kind).to_owned())
-                    .collect::<Vec<_>>(),
-            )
+            let kinds: Vec<String> = kinds.iter().map(|kind| (*kind).to_owned()).collect();
+            have_image(&kinds)
         };
-        assert!(of(&["native", "container"]));
-        assert!(!of(&["native", "qemu"]));
+        assert!(of(&["native", "container", "qemu", "firecracker"]));
+        assert!(!of(&["native", "ssh"]));
+        assert!(!of(&["no-such-platform"]));
     }
 
     #[test]

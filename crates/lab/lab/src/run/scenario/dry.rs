@@ -319,19 +319,17 @@ fn lacking_in_images(scenarios: &Scenarios<'_>) -> Result<Option<String>, LabErr
             files.insert(recipe, found);
         }
     }
-    let found = programs::check_commands(
-        scenarios.planned,
-        scenarios.catalogue,
-        &|workload, settings| {
-            // The files of a plan are put above the image when it runs.
-            let program = workload.target_program(settings)?;
-            if program.contains('/') && !command::files_of(settings).is_empty() {
-                return None;
-            }
-            let recipe = image::Recipe::of_guest(&workload.packages(settings), settings);
-            Some(files.get(&recipe)?.root.as_path())
-        },
-    );
+    let found = programs::check_commands(scenarios.planned, scenarios.catalogue, &|guest| {
+        let settings = guest.settings;
+        let workload = scenarios.catalogue.workload(guest.workload_kind)?;
+        // The files of a plan are put above the image when it runs.
+        let program = workload.target_program(settings)?;
+        if program.contains('/') && !command::files_of(settings).is_empty() {
+            return None;
+        }
+        let recipe = image::Recipe::of_guest(&workload.packages(settings), settings);
+        Some(files.get(&recipe)?.root.as_path())
+    });
     match found {
         Ok(()) => Ok(None),
         Err(LabError::Host(lacking @ HostError::Missing { .. })) => Ok(Some(lacking.to_string())),

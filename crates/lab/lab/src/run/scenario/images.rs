@@ -7,8 +7,12 @@ use rustix::fs::{Access, access};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use vtax_core::counted;
+use vtax_guest::image::closure::{self, Wanted};
 use vtax_guest::image::oci::{self, Source, Unpacked};
-use vtax_guest::image::{GuestFiles, Recipe, user_files};
+use vtax_guest::image::{GuestFiles, Recipe, trace, user_files};
+use vtax_guest::platform::{CommandLine, GuestKernel, Platform};
 use vtax_host::HostError;
 use vtax_host::settings::Settings;
 use vtax_load::workload::{Workload, command};
@@ -25,8 +29,9 @@ pub(super) struct Key {
 enum Content {
     Image(String),
     Files(Vec<String>),
-    /// The files of this host, with a working directory, and files of the plan beside it.
-    Host(PathBuf, Vec<String>),
+    /// The files of this host, with a working directory, and files of the plan beside it. A guest with a kernel of its own
+    /// gets those that command lines use.
+    Host(PathBuf, Vec<String>, Option<Vec<CommandLine>>),
 }
 
 impl Content {
@@ -34,10 +39,17 @@ impl Content {
     fn files(&self) -> &[String] {
         match self {
             Self::Image(_) => &[],
-            Self::Files(texts) | Self::Host(_, texts) => texts,
+            Self::Files(texts) | Self::Host(_, texts, _) => texts,
         }
     }
 }
+
+/// The time after which the dry run of a command, such as that of a service, is ended.
+const DRY_RUN: Duration = Duration::from_secs(10);
+
+/// The programs that vtax runs in a guest beside the plan's commands. In a dry run each reads its libraries.
+const OWN_PROGRAMS: &str = "for program in bash cat chmod cp dd env ethtool head ip kill ln ls mkdir mkfifo mv ps rm sleep \
+                            tail timeout true; do command -v $program && $program --version; done >/dev/null 2>&1 </dev/null; true";
 
 /// An image that guests boot with.
 #[derive(Debug)]
@@ -46,6 +58,8 @@ struct Made {
     digest: String,
     /// The image of a container; `None` for files of the plan.
     unpacked: Option<Unpacked>,
+    /// What is said about the files of this host in a VM.
+    closure: Option<String>,
 }
 
 /// The images, by their content.
@@ -77,14 +91,22 @@ impl Images {
         files: &BTreeMap<Recipe, GuestFiles>,
         note: &mut dyn FnMut(String),
     ) -> Result<(), LabError> {
-        let workload = catalogue.workload(guest.workload_kind);
-        let key = workload.and_then(|workload| key(workload, guest.settings));
-        let (Some(key), Some(workload)) = (key, workload) else {
+        let (Some(workload), Some(platform)) = (
+            catalogue.workload(guest.workload_kind),
+            catalogue.platform(guest.platform_kind),
+        ) else {
+            return Ok(());
+        };
+        let Some(key) = key(platform, workload, guest.settings)? else {
             return Ok(());
         };
         let none = GuestFiles::default();
         let base = match &key.content {
-            Content::Host(..) => Some(&none),
+            Content::Host(_, _, None) => Some(&none),
+            Content::Host(_, _, Some(_)) => {
+                let whole = files.get(&key.base);
+                whole.or_else(|| files.get(&key.base.parts()))
+            }
             _ => files.get(&key.base),
         };
         let Some(base) = base else {
@@ -94,7 +116,7 @@ impl Images {
             return Ok(());
         }
         if !self.made.contains_key(&key) {
-            let made = self.make(&key.content, base, &mut |line: &str| note(line.to_owned()))?;
+            let made = self.make(&key, base, &mut |line: &str| note(line.to_owned()))?;
             self.made.insert(key.clone(), made);
         }
         if let Content::Image(source) = &key.content
@@ -114,7 +136,7 @@ impl Images {
         match &key.content {
             Content::Image(text) => oci::check(&self.source(text)?),
             Content::Files(texts) => user_files::check(&self.paths(texts)),
-            Content::Host(directory, texts) => {
+            Content::Host(directory, texts, _) => {
                 let found = fs::metadata(directory).map_err(HostError::file("read", directory))?;
                 if !found.is_dir() {
                     return Err(HostError::Setting(format!(
@@ -144,20 +166,21 @@ impl Images {
 
     fn make(
         &self,
-        content: &Content,
+        key: &Key,
         base: &GuestFiles,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Made, HostError> {
-        match content {
+        match &key.content {
             Content::Image(text) => {
                 let unpacked = oci::ensure(&self.source(text)?, base, progress)?;
                 Ok(Made {
                     files: unpacked.files.clone(),
                     digest: unpacked.about.digest.clone(),
                     unpacked: Some(unpacked),
+                    closure: None,
                 })
             }
-            Content::Host(directory, texts) => {
+            Content::Host(directory, texts, lines) => {
                 let paths = self.paths(texts);
                 let digest = user_files::digest(&paths)?;
                 let files = if texts.is_empty() {
@@ -165,10 +188,20 @@ impl Images {
                 } else {
                     Some(user_files::ensure_alone(&paths, &digest, progress)?)
                 };
+                let on_host = GuestFiles::of_this_host(Some(directory.clone()), files);
+                let (files, closure) = match lines {
+                    None => (on_host, None),
+                    Some(lines) => {
+                        let hosts_kernel = key.base.kernel.is_none();
+                        let (files, about) = close(&on_host, lines, hosts_kernel, base, progress)?;
+                        (files, Some(about))
+                    }
+                };
                 Ok(Made {
-                    files: GuestFiles::of_this_host(Some(directory.clone()), files),
+                    files,
                     digest,
                     unpacked: None,
+                    closure,
                 })
             }
             Content::Files(texts) => {
@@ -178,18 +211,21 @@ impl Images {
                     files: user_files::ensure(&paths, &digest, base, progress)?,
                     digest,
                     unpacked: None,
+                    closure: None,
                 })
             }
         }
     }
 
     /// The files of a guest with such an image; `None` where it has none.
-    pub fn for_workload(
+    pub fn for_guest(
         &self,
+        platform: &dyn Platform,
         workload: &dyn Workload,
         settings: &Settings,
     ) -> Option<&GuestFiles> {
-        Some(&self.made.get(&key(workload, settings)?)?.files)
+        let key = key(platform, workload, settings).ok()??;
+        Some(&self.made.get(&key)?.files)
     }
 
     /// The digests of the plan's files, one a line; empty without files.
@@ -204,14 +240,19 @@ impl Images {
     }
 
     /// The facts about a guest's image for the record of a trial.
-    pub fn facts(&self, workload: &dyn Workload, settings: &Settings) -> Vec<(String, String)> {
-        let key = key(workload, settings);
+    pub fn facts(
+        &self,
+        platform: &dyn Platform,
+        workload: &dyn Workload,
+        settings: &Settings,
+    ) -> Vec<(String, String)> {
+        let key = key(platform, workload, settings).ok().flatten();
         let Some((key, made)) = key.and_then(|key| self.made.get_key_value(&key)) else {
             return Vec::new();
         };
         let digest = made.digest.clone();
         let mut facts = match &key.content {
-            Content::Host(directory, _) => {
+            Content::Host(directory, ..) => {
                 let source = Source::Host(directory.clone());
                 vec![("image.source", source.to_string())]
             }
@@ -221,6 +262,7 @@ impl Images {
             ],
             Content::Files(_) => Vec::new(),
         };
+        facts.extend(made.closure.clone().map(|about| ("image.closure", about)));
         let files = key.content.files();
         if !files.is_empty() {
             facts.push(("files.source", files.join(", ")));
@@ -254,18 +296,85 @@ fn check_programs(source: &str, unpacked: &Unpacked, settings: &Settings) -> Res
     Ok(())
 }
 
-/// The key of a guest's image; `None` where it has the shared one.
-pub(super) fn key(workload: &dyn Workload, settings: &Settings) -> Option<Key> {
-    let image = oci::PARAMETER.given(settings);
-    let host = oci::host_directory(settings);
-    let content = match (image, command::files_of(settings)) {
-        (Some(_), files) if host.is_some() => Content::Host(host?, files),
-        (Some(image), _) => Content::Image(image.to_owned()),
-        (None, files) if !files.is_empty() => Content::Files(files),
-        (None, _) => return None,
+/// Makes the image of a VM with the files of this host that command lines use. Returns its files, and what is said about
+/// them.
+///
+/// # Errors
+/// When a dry run cannot be started, or the image cannot be made.
+fn close(
+    on_host: &GuestFiles,
+    lines: &[CommandLine],
+    hosts_kernel: bool,
+    base: &GuestFiles,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(GuestFiles, String), HostError> {
+    // By the path of its interpreter in scripts.
+    let own = ["/bin/sh", "-c", OWN_PROGRAMS].map(str::to_owned).to_vec();
+    let all: Vec<CommandLine> = std::iter::once(own).chain(lines.iter().cloned()).collect();
+    progress("one dry run of the command, to find the files that a VM needs");
+    let used = trace::files_used(on_host, &all, DRY_RUN, progress)?;
+    let wanted = Wanted {
+        on_host,
+        used: &used.files,
+        hosts_kernel,
     };
-    Some(Key {
+    let closure = closure::ensure(&wanted, base, progress)?;
+    let kernel = closure.kernel.map_or_else(
+        || "the kernel of vtax's image".to_owned(),
+        |release| format!("this host's kernel {release}"),
+    );
+    let about = format!(
+        "{} of this host, {:.1} MiB, found in a dry run of {:.1} s; {kernel}",
+        counted(closure.count, "file"),
+        closure.bytes as f64 / f64::from(1 << 20),
+        used.took.as_secs_f64(),
+    );
+    progress(&format!("a VM has {about}"));
+    Ok((closure.files, about))
+}
+
+/// The key of a guest's image; `None` where it has the shared one.
+///
+/// # Errors
+/// When a VM is to have files of this host, and its workload does not say which.
+pub(super) fn key(
+    platform: &dyn Platform,
+    workload: &dyn Workload,
+    settings: &Settings,
+) -> Result<Option<Key>, HostError> {
+    let image = oci::PARAMETER.given(settings);
+    let content = match (image, command::files_of(settings)) {
+        (Some(image), files) => match oci::host_directory(settings) {
+            None => Content::Image(image.to_owned()),
+            Some(directory) => {
+                let lines = lines_in_vm(platform, workload, settings)?;
+                Content::Host(directory, files, lines)
+            }
+        },
+        (None, files) if !files.is_empty() => Content::Files(files),
+        (None, _) => return Ok(None),
+    };
+    Ok(Some(Key {
         base: Recipe::of_guest(&workload.packages(settings), settings),
         content,
-    })
+    }))
+}
+
+/// The command lines in a VM, of which the files of this host are found; `None` on this host's kernel.
+fn lines_in_vm(
+    platform: &dyn Platform,
+    workload: &dyn Workload,
+    settings: &Settings,
+) -> Result<Option<Vec<CommandLine>>, HostError> {
+    if platform.guest_kernel() == GuestKernel::Hosts {
+        Ok(None)
+    } else if workload.kind() == command::KIND {
+        command::lines_in_target(settings).map(Some)
+    } else {
+        Err(HostError::Setting(format!(
+            "{}: a VM gets the files of this host (`image = \"host\"`) that a command uses: give the workload as \
+             `kind = \"command\"`, or take a platform on this host's kernel, such as native or container",
+            workload.kind()
+        )))
+    }
 }

@@ -46,6 +46,7 @@ use tracing::warn;
 use vtax_charge::KeptPrograms;
 use vtax_core::Source;
 use vtax_guest::image::{self, GuestFiles};
+use vtax_guest::platform::Platform;
 use vtax_host::cell::{Cell, CellConfig, SeatConfig};
 use vtax_host::journal::Journal;
 use vtax_host::knobs;
@@ -149,8 +150,11 @@ impl Experiment for Scenarios<'_> {
             }
         }
         self.digests_of_files = self.images.digests_of_files();
-        programs::check_commands(self.planned, self.catalogue, &|workload, settings| {
-            Some(self.files_of(workload, settings)?.root.as_path())
+        programs::check_commands(self.planned, self.catalogue, &|guest| {
+            let platform = self.catalogue.platform(guest.platform_kind)?;
+            let workload = self.catalogue.workload(guest.workload_kind)?;
+            let files = self.files_of(platform, workload, guest.settings)?;
+            Some(files.root.as_path())
         })?;
         self.cache_dir = image::cache_dir()?;
         self.meters = Meters::choose(&self.plan.meters, self.roots, note)?;
@@ -251,9 +255,11 @@ impl Experiment for Scenarios<'_> {
                     trial.environment.insert(rootless::FACT.to_owned(), scope);
                 }
                 let spec = target.spec;
-                trial
-                    .environment
-                    .extend(self.images.facts(spec.workload, spec.settings));
+                trial.environment.extend(self.images.facts(
+                    spec.platform,
+                    spec.workload,
+                    spec.settings,
+                ));
             }
             let measurement = measurement::Measuring {
                 scenarios: self,
@@ -372,10 +378,17 @@ impl Scenarios<'_> {
     }
 
     /// The files of a guest that is not external, after [`Experiment::prepare`].
-    fn files_of(&self, workload: &dyn Workload, settings: &Settings) -> Option<&GuestFiles> {
+    fn files_of(
+        &self,
+        platform: &dyn Platform,
+        workload: &dyn Workload,
+        settings: &Settings,
+    ) -> Option<&GuestFiles> {
         let recipe = image::Recipe::of_guest(&workload.packages(settings), settings);
         let shared = || self.files.get(&recipe);
-        self.images.for_workload(workload, settings).or_else(shared)
+        self.images
+            .for_guest(platform, workload, settings)
+            .or_else(shared)
     }
 
     /// Boots the guests one after the other. After an error, `guests` holds the guests that have booted.
@@ -393,7 +406,7 @@ impl Scenarios<'_> {
             let files = if spec.platform.is_external(spec.settings) {
                 &no_image
             } else {
-                self.files_of(spec.workload, spec.settings)
+                self.files_of(spec.platform, spec.workload, spec.settings)
                     .ok_or_else(|| LabError::other("the guest's image was not prepared"))?
             };
             let place = self.client_host.as_ref().map(ClientHost::place);

@@ -2,7 +2,7 @@
 //! The check for the programs that a plan's workloads need, before any guest boots.
 
 use crate::LabError;
-use crate::plan::{Catalogue, PlannedTreatment};
+use crate::plan::{Catalogue, GuestRole, PlannedTreatment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path};
@@ -95,7 +95,7 @@ pub(super) fn check_image(
 pub(super) fn check_commands<'a>(
     treatments: &[PlannedTreatment],
     catalogue: &Catalogue,
-    root_of: &dyn Fn(&dyn Workload, &Settings) -> Option<&'a Path>,
+    root_of: &dyn Fn(&GuestRole<'_>) -> Option<&'a Path>,
 ) -> Result<(), LabError> {
     let mut lacking: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for planned in treatments {
@@ -113,14 +113,14 @@ pub(super) fn check_commands<'a>(
                 }
                 continue;
             }
-            let workload = catalogue.workload(guest.workload_kind);
-            let found = workload.and_then(|workload| {
+            let found = || {
+                let workload = catalogue.workload(guest.workload_kind)?;
                 let program = workload.target_program(guest.settings)?;
-                Some((program, root_of(workload, guest.settings)?))
-            });
+                Some((program, root_of(&guest)?))
+            };
             let folder = (!files_of(guest.settings).is_empty()).then_some(user_files::DIRECTORY);
             if let Some((program, _)) =
-                found.filter(|(name, root)| !has_program(root, name, folder))
+                found().filter(|(name, root)| !has_program(root, name, folder))
             {
                 let what = format!("{}: the program `{program}`", planned.record.workload);
                 let platforms = lacking.entry(what).or_default();
@@ -395,7 +395,7 @@ mod tests {
             treatments(&plan, &catalogue)
         };
         let root = tempfile::tempdir().unwrap();
-        let root_of = |_: &dyn Workload, _: &Settings| Some(root.path());
+        let root_of = |_: &GuestRole<'_>| Some(root.path());
         let check = |program: &str| check_commands(&of(program, ""), &catalogue, &root_of);
         for program in ["app", "/opt/app"] {
             let message = check(program).unwrap_err().to_string();
@@ -412,7 +412,7 @@ mod tests {
             check(program).unwrap();
         }
         check("./app").unwrap_err();
-        let without = |_: &dyn Workload, _: &Settings| None;
+        let without = |_: &GuestRole<'_>| None;
         check_commands(&of("missing", ""), &catalogue, &without).unwrap();
         let beside = of("./app", "files = [\"bin/app\"]\n");
         let message = check_commands(&beside, &catalogue, &root_of)

@@ -10,8 +10,6 @@ use crate::place::actor::RemoteActor;
 use std::collections::BTreeSet;
 use vtax_charge::MethodChoice;
 use vtax_core::Bytes;
-use vtax_guest::image::oci;
-use vtax_guest::platform::GuestKernel;
 use vtax_host::HostError;
 use vtax_host::cell::LinkConfig;
 use vtax_host::knobs;
@@ -98,19 +96,19 @@ impl Scenarios<'_> {
         let mut checked = BTreeSet::new();
         for planned in self.planned {
             for spec in self.specs(planned)? {
-                if !spec.platform.is_external(spec.settings)
-                    && let Some(key) = images::key(spec.workload, spec.settings)
-                    && !checked.contains(&key)
-                {
-                    let is_host = oci::host_directory(spec.settings).is_some();
-                    if is_host && spec.platform.guest_kernel() != GuestKernel::Hosts {
-                        missing.insert(format!(
-                            "{}: the files of this host (`image = \"host\"`) are for platforms on its kernel, such as native and \
-                             container: take an image, or --files for a VM",
-                            planned.record.platform
-                        ));
+                if spec.platform.is_external(spec.settings) {
+                    continue;
+                }
+                let key = match images::key(spec.platform, spec.workload, spec.settings) {
+                    Ok(key) => key,
+                    Err(cause) => {
+                        missing.insert(format!("{}: {cause}", planned.record.platform));
                         continue;
                     }
+                };
+                if let Some(key) = key
+                    && !checked.contains(&key)
+                {
                     if let Err(cause) = self.images.check(&key) {
                         missing.insert(format!("{}: {cause}", planned.record.workload));
                     }
