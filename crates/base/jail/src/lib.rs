@@ -10,7 +10,10 @@
 #[cfg(all(feature = "testing", target_arch = "x86_64"))]
 pub mod taken_over;
 
+mod one_owner;
+
 pub use landlock::{AccessFs, BitFlags};
+pub use one_owner::OneOwner;
 pub use rustix::thread::CapabilitySet;
 
 use landlock::{

@@ -2,15 +2,16 @@
 //! `vtax image`: the root file system that every platform runs.
 
 use crate::Outcome;
-use crate::exit::NeedsRoot;
 use crate::output::outln;
 use crate::progress::note;
 use vtax_guest::image::{self, Recipe};
+use vtax_host::rootless;
 use vtax_host::signals::end_with_reader;
 
 pub fn build(force: bool) -> Outcome {
-    if force || image::cached(&Recipe::standard())?.is_none() {
-        NeedsRoot::check("an image is built")?;
+    if !rootless::is_root() && (force || image::cached(&Recipe::standard())?.is_none()) {
+        // The cache is the user's, also from inside the namespace.
+        rootless::enter()?;
     }
     let make = if force { image::rebuild } else { image::ensure };
     let files = make(&Recipe::standard(), &mut note)?;

@@ -5,7 +5,7 @@
 //! holds a shared lock on each image that it uses until it ends, so that no other process removes it.
 
 use super::build::{
-    Building, ROOM_MIB, pack, publish, require_root_and_programs, require_space, run_logged,
+    Building, ROOM_MIB, pack, publish, require_programs_and_rights, require_space, run_logged,
 };
 use super::{GuestFiles, INITRD, KERNEL_FILE, lock, lock_name, remove_abandoned, remove_unmounted};
 use rustix::fs::{FlockOperation, flock};
@@ -17,7 +17,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 use vtax_files::Dir;
-use vtax_host::HostError;
+use vtax_host::{HostError, rootless};
 
 /// The images above others that a cache keeps beside those in use.
 const MOST: usize = 6;
@@ -42,7 +42,7 @@ pub(super) struct Making<'a> {
 /// `room_mib` it is a directory with files at `root`, which nothing boots.
 ///
 /// # Errors
-/// When it must be made and cannot be: no root, a missing program, no space, or an error of `fill`.
+/// When it must be made and cannot be: a missing program, no space, or an error of `fill`.
 pub(super) fn ensure<T>(
     cache: &Path,
     hash: &str,
@@ -59,7 +59,7 @@ pub(super) fn ensure<T>(
         return Ok(found);
     }
     if room_mib.is_some() {
-        require_root_and_programs()?;
+        require_programs_and_rights()?;
     }
     Dir::create(&images)?;
     require_space(&images, room_mib.unwrap_or(0).saturating_add(ROOM_MIB))?;
@@ -172,6 +172,10 @@ pub(super) fn link(base: &GuestFiles, making: &Making<'_>) -> Result<(), HostErr
     let copy = |link: bool| {
         let mut command = Command::new("cp");
         command.arg("--archive");
+        if rootless::user().is_some() {
+            // The one owner of a user namespace owns the copy of another user's image.
+            command.arg("--no-preserve=ownership");
+        }
         command.args(link.then_some("--link"));
         command.arg(&base.root).arg(root);
         command

@@ -4,12 +4,14 @@
 
 use super::{Recipe, RecipeFile, initrd, kernel};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use vtax_host::roots::PATH;
 use vtax_host::{HostError, Roots, rootless};
+use vtax_jail::{JailError, OneOwner};
 
 /// The required space in MiB: a tree of 420 MB, its image, mmdebstrap's downloads, and room for a longer recipe.
 pub(super) const NEEDED_MIB: u64 = 2048;
@@ -50,7 +52,7 @@ pub(super) fn build(
     hash: &str,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), HostError> {
-    require_root_and_programs()?;
+    require_programs_and_rights()?;
     require_space(images, NEEDED_MIB)?;
     let building = Building::new(images, hash)?;
     let dir = building.path();
@@ -143,7 +145,11 @@ pub(super) fn publish(building: Building, done: &Path) -> Result<(), HostError> 
     Ok(())
 }
 
-pub(super) fn require_root_and_programs() -> Result<(), HostError> {
+/// Checks that this process can make images.
+///
+/// # Errors
+/// When a program is missing, or the process is neither root's nor in a user namespace of its own.
+pub(super) fn require_programs_and_rights() -> Result<(), HostError> {
     for (program, package) in [
         ("mmdebstrap", "mmdebstrap"),
         ("mke2fs", "e2fsprogs"),
@@ -158,12 +164,7 @@ pub(super) fn require_root_and_programs() -> Result<(), HostError> {
         }
     }
     if !rootless::is_root() {
-        return Err(HostError::Missing {
-            what: "root, which owns the files of the guest image,".into(),
-            remedy: "run the command in the files of this host, `--image host`, or build the image once as root \
-                     (`sudo vtax image build`); after that everyone on this machine can use it"
-                .into(),
-        });
+        rootless::enter()?;
     }
     Ok(())
 }
@@ -195,7 +196,7 @@ fn install(
     log: &Path,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), HostError> {
-    let mut command = mmdebstrap(&recipe.packages);
+    let mut command = mmdebstrap(&recipe.packages, root.parent().unwrap_or(root))?;
     let (suite, count) = (&recipe.suite, recipe.packages.len());
     if recipe.unpacked {
         progress(&format!(
@@ -206,6 +207,7 @@ fn install(
         progress(&format!(
             "installing Debian {suite} with {count} packages (a minute or two)"
         ));
+        command.args(devices());
     }
     command.arg(suite).arg(root).args(sources(suite));
     // The guest boots with vtax's own initial RAM disk; Debian's takes long to build.
@@ -244,7 +246,7 @@ fn replace_kernel(
     progress(&format!("taking the kernel of Debian {release}"));
     let tree = dir.join("kernel");
     let suite = release.strip_suffix("-backports").unwrap_or(release);
-    let mut command = mmdebstrap(&[format!("{}/{release}", kernel::PACKAGE)]);
+    let mut command = mmdebstrap(&[format!("{}/{release}", kernel::PACKAGE)], dir)?;
     // The packages are unpacked and not installed.
     command.arg("--variant=extract").arg(suite).arg(&tree);
     command.args(kernel::with_release(sources(suite), suite, release));
@@ -254,26 +256,57 @@ fn replace_kernel(
     depend(root, log, progress)
 }
 
-/// The mmdebstrap command that installs these packages, without the suite, the destination and the sources.
-pub(super) fn mmdebstrap(packages: &[String]) -> Command {
+/// The mmdebstrap command that installs these packages, without the suite, the destination and the sources. Its own files
+/// are in the directory `building`.
+///
+/// A user without root has one owner in the user namespace of this process, so that calls that change owners succeed without
+/// effect.
+///
+/// # Errors
+/// When the filter of these calls cannot be built.
+pub(super) fn mmdebstrap(packages: &[String], building: &Path) -> Result<Command, HostError> {
     // mmdebstrap mounts the host's /sys and /dev/shm in the tree. In namespaces of its own these mounts are
     // invisible outside, and end with all of its processes when it is killed.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "unshare", "--mount", "--propagation"]);
     command.args(["private", "--pid", "--fork", "--kill-child", "--mount-proc"]);
-    command.args([
-        "mmdebstrap",
-        "--mode=auto",
-        "--variant=minbase",
-        "--verbose",
-    ]);
+    command.args(["mmdebstrap", "--variant=minbase", "--verbose"]);
+    if rootless::user().is_some() {
+        // apt downloads as another user where there is one.
+        command.args(["--mode=root", "--aptopt=APT::Sandbox::User \"root\""]);
+        command.env("TMPDIR", building);
+        let wrong =
+            |cause: JailError| HostError::process("start", "mmdebstrap")(io::Error::other(cause));
+        let filter = OneOwner::new().map_err(wrong)?;
+        // SAFETY: the function makes system calls alone, and allocates nothing.
+        unsafe { command.pre_exec(move || filter.apply()) };
+    } else {
+        command.arg("--mode=auto");
+    }
     command.args(EXCLUDED.map(|pattern| format!("--dpkgopt=path-exclude={pattern}")));
     // Copyright files stay, as licences require.
     command.arg("--dpkgopt=path-include=/usr/share/doc/*/copyright");
     command.args(proxies().iter().map(|option| format!("--aptopt={option}")));
     command.arg(format!("--include={}", packages.join(",")));
     command.env("LC_ALL", "C.UTF-8");
-    command
+    Ok(command)
+}
+
+/// The options of mmdebstrap for a system in which programs run, where a user without root makes it: no user namespace
+/// makes devices, so that those of this host are shown.
+pub(super) fn devices() -> Vec<String> {
+    if rootless::is_root() {
+        return Vec::new();
+    }
+    let names = "null zero full random urandom tty";
+    let each = |what: &str| format!("for name in {names}; do {what}; done");
+    let show = each("touch \"$1/dev/$name\"; mount --bind /dev/$name \"$1/dev/$name\"");
+    let hide = each("umount \"$1/dev/$name\"");
+    vec![
+        "--skip=chroot/mount/dev".to_owned(),
+        format!("--setup-hook=mkdir -p \"$1/dev\"; {show}"),
+        format!("--customize-hook={hide}"),
+    ]
 }
 
 /// Proxy settings of this machine's apt, which mmdebstrap does not read.

@@ -2,8 +2,8 @@
 //! Compiles programs from source, in a temporary Debian system.
 
 use super::build::{
-    NEEDED_MIB, building_prefix, mmdebstrap, require_root_and_programs, require_space, run_logged,
-    sources,
+    NEEDED_MIB, building_prefix, devices, mmdebstrap, require_programs_and_rights, require_space,
+    run_logged, sources,
 };
 use super::{lock, remove_abandoned};
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ pub fn compile(
     into: &Path,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), HostError> {
-    require_root_and_programs()?;
+    require_programs_and_rights()?;
     let parent = into.parent().unwrap_or(into);
     Dir::create(parent)?;
     let name = into.file_name().unwrap_or_default().to_string_lossy();
@@ -48,7 +48,7 @@ pub fn compile(
     let (source, out, log) = (path("build.sh"), path("out"), path("build.log"));
     vtax_files::write_scratch(&source, script)?;
     fs::create_dir(&out).map_err(HostError::file("create", &out))?;
-    let command = compiler(suite, packages, &source, &out, building.path());
+    let command = compiler(suite, packages, &source, &out, building.path())?;
     run_logged(command, &log, progress)?;
     let handle = File::open(&out).map_err(HostError::file("read", &out))?;
     rustix::fs::syncfs(&handle).map_err(|cause| HostError::file("sync", &out)(cause.into()))?;
@@ -62,11 +62,12 @@ fn compiler(
     source: &Path,
     out: &Path,
     building: &Path,
-) -> Command {
-    let mut command = mmdebstrap(packages);
+) -> Result<Command, HostError> {
+    let mut command = mmdebstrap(packages, building)?;
     // The system takes gigabytes, and `/tmp` may be memory. A killed build leaves it where the next one removes it.
     command.env("TMPDIR", building);
     command
+        .args(devices())
         .arg("--format=null")
         .arg(format!(
             "--customize-hook=upload {} /root/build.sh",
@@ -76,7 +77,7 @@ fn compiler(
         .arg(format!("--customize-hook=sync-out /out {}", out.display()))
         .args([suite, "/dev/null"])
         .args(sources(suite));
-    command
+    Ok(command)
 }
 
 #[cfg(test)]
@@ -87,7 +88,7 @@ mod tests {
     fn the_temporary_system_is_in_the_directory_of_the_build() {
         let building = Path::new("/cache/testbed/.building-qemu-0123-x1Y2z3");
         let [source, out] = ["build.sh", "out"].map(|name| building.join(name));
-        let command = compiler("bookworm", &[], &source, &out, building);
+        let command = compiler("bookworm", &[], &source, &out, building).unwrap();
         let mut set = command.get_envs();
         let found = set.find(|(name, _)| *name == "TMPDIR");
         assert_eq!(found, Some(("TMPDIR".as_ref(), Some(building.as_os_str()))));

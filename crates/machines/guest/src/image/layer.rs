@@ -6,7 +6,7 @@
 //! A directory above a directory is merged with it. Everything else above hides what is below, so that a directory takes
 //! the place of a file or of a link to a directory. A whiteout applies to the layers below only, wherever it is in the archive.
 
-use super::tree::{DIRECTORY, OPAQUE, Tree, is_whiteout, parent_of, remove};
+use super::tree::{DIRECTORY, Tree, is_whiteout, opaque, parent_of, remove};
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, ResolveFlags, Stat, Uid, XattrFlags, fchmod, fchown, fgetxattr,
     fremovexattr, fsetxattr, fstat, mkdirat, mknodat, openat2, renameat, statat,
@@ -17,8 +17,8 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use vtax_host::HostError;
 use vtax_host::untrusted::tar::{Entry, Kind};
+use vtax_host::{HostError, rootless};
 
 /// The prefix of a whiteout, which removes the name that follows it (image-spec 1.1, "Whiteouts").
 const WHITEOUT: &[u8] = b".wh.";
@@ -27,7 +27,13 @@ const WHITEOUT_OF_ALL: &[u8] = b".wh..wh..opq";
 /// Names with this prefix are of a file system that images once used.
 const META: &[u8] = b".wh..wh.";
 /// The mark of a directory that the layer has no entry for. It keeps the owner and permissions of the directory below.
-const IMPLIED: &str = "trusted.vtax.implied";
+fn implied_mark() -> &'static str {
+    if rootless::user().is_some() {
+        "user.vtax.implied"
+    } else {
+        "trusted.vtax.implied"
+    }
+}
 
 /// Whether an entry is a whiteout.
 pub(super) fn is_whiteout_entry(entry: &Entry) -> bool {
@@ -49,7 +55,7 @@ impl<'a> Layer<'a> {
     pub fn new(own: &Path, below: &'a Tree) -> Result<Self, HostError> {
         let own = Tree::open(own)?;
         // The root of a layer has the entry that the layer has for it, or none.
-        fsetxattr(&own.root, IMPLIED, b"y", XattrFlags::empty())
+        fsetxattr(&own.root, implied_mark(), b"y", XattrFlags::empty())
             .map_err(|cause| HostError::file("mark", &own.path)(cause.into()))?;
         Ok(Self { own, below })
     }
@@ -68,7 +74,12 @@ impl<'a> Layer<'a> {
         let path = self.below.path.join(&entry.name);
         let mut mark = |folder: std::os::fd::BorrowedFd<'_>| {
             implied()?;
-            Ok(fsetxattr(folder, IMPLIED, b"y", XattrFlags::empty())?)
+            Ok(fsetxattr(
+                folder,
+                implied_mark(),
+                b"y",
+                XattrFlags::empty(),
+            )?)
         };
         if is_whiteout_entry(entry) {
             self.white_out(&entry.name, &mut mark)
@@ -92,12 +103,12 @@ impl<'a> Layer<'a> {
         if is_directory {
             let folder = self.own.folder(&entry.name, mark)?;
             let folder = rustix::fs::openat(&folder, ".", DIRECTORY, Mode::empty())?;
-            match fremovexattr(&folder, IMPLIED) {
+            match fremovexattr(&folder, implied_mark()) {
                 Ok(()) | Err(Errno::NODATA) => {}
                 Err(cause) => return Err(cause.into()),
             }
             if hidden {
-                fsetxattr(&folder, OPAQUE, b"y", XattrFlags::empty())?;
+                fsetxattr(&folder, opaque(), b"y", XattrFlags::empty())?;
             }
         }
         Ok(added)
@@ -131,7 +142,12 @@ impl<'a> Layer<'a> {
         let parent = self.own.folder(parent_of(whiteout), mark)?;
         let folder = |name: &OsStr| rustix::fs::openat(&parent, name, DIRECTORY, Mode::empty());
         let Some(hidden) = hidden else {
-            fsetxattr(folder(OsStr::new("."))?, OPAQUE, b"y", XattrFlags::empty())?;
+            fsetxattr(
+                folder(OsStr::new("."))?,
+                opaque(),
+                b"y",
+                XattrFlags::empty(),
+            )?;
             return Ok(());
         };
         match statat(&parent, hidden, AtFlags::SYMLINK_NOFOLLOW) {
@@ -139,7 +155,7 @@ impl<'a> Layer<'a> {
                 mknodat(&parent, hidden, FileType::CharacterDevice, Mode::empty(), 0)?
             }
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
-                fsetxattr(folder(hidden)?, OPAQUE, b"y", XattrFlags::empty())?;
+                fsetxattr(folder(hidden)?, opaque(), b"y", XattrFlags::empty())?;
             }
             // The layer's own entry hides what is below.
             Ok(_) => {}
@@ -174,7 +190,7 @@ impl<'a> Layer<'a> {
         attributes: &mut Vec<(PathBuf, Stat)>,
     ) -> io::Result<()> {
         let (upper, lower) = (exact(&self.own, path)?, exact(self.below, path)?);
-        if has(&upper, OPAQUE)? {
+        if has(&upper, opaque())? {
             for name in names(&lower)? {
                 remove(&lower, &name)?;
             }
@@ -200,7 +216,7 @@ impl<'a> Layer<'a> {
                 renameat(&upper, &name, &lower, &name)?;
             }
         }
-        if is_new || !has(&upper, IMPLIED)? {
+        if is_new || !has(&upper, implied_mark())? {
             attributes.push((path.to_owned(), fstat(&upper)?));
         }
         Ok(())

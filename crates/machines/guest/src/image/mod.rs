@@ -48,7 +48,7 @@ pub(crate) use initrd::{PROBE_TOKEN, probe};
 /// only.
 ///
 /// # Errors
-/// When it must be built and cannot be: no root, a missing program, no space, or a package that does not install
+/// When it must be built and cannot be: a missing program, no space, or a package that does not install
 /// (with the end of the build log, and the path of the whole log).
 pub fn ensure(recipe: &Recipe, progress: &mut dyn FnMut(&str)) -> Result<GuestFiles, HostError> {
     ensure_in(&cache_dir()?, recipe, progress)

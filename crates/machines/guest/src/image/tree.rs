@@ -13,8 +13,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
-use vtax_host::HostError;
 use vtax_host::untrusted::tar::{Entry, Kind};
+use vtax_host::{HostError, rootless};
 
 /// Called with each directory that is created for a path without an entry of its own.
 pub(super) type Implied<'a> = &'a mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>;
@@ -174,7 +174,7 @@ impl Tree {
                 Err(_) if is_whiteout_at(&at, part) => {
                     unlinkat(&at, part, AtFlags::empty())?;
                     let next = imply(&at, part, implied)?;
-                    fsetxattr(&next, OPAQUE, b"y", XattrFlags::empty())?;
+                    fsetxattr(&next, opaque(), b"y", XattrFlags::empty())?;
                     next
                 }
                 // A link is resolved from the root.
@@ -241,7 +241,14 @@ pub(super) const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlag
 
 /// The mark of a directory that hides all of what is below it, as overlayfs reads it (Linux,
 /// `Documentation/filesystems/overlayfs.rst`, "whiteouts and opaque directories").
-pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
+pub(super) fn opaque() -> &'static str {
+    if rootless::user().is_some() {
+        // A user namespace gives no right to the others.
+        "user.overlay.opaque"
+    } else {
+        "trusted.overlay.opaque"
+    }
+}
 
 /// Whether it is a whiteout in the form of overlayfs, a character device of the number 0. Archives add no device.
 pub(super) fn is_whiteout(stat: &Stat) -> bool {
@@ -274,7 +281,11 @@ pub(super) fn remove(folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
     vtax_files::remove_at(folder.as_fd(), name)
 }
 
+/// The owner of an entry; that of this process where it has one user alone.
 fn owner(entry: &Entry) -> (Option<Uid>, Option<Gid>) {
+    if rootless::user().is_some() {
+        return (None, None);
+    }
     (
         Some(Uid::from_raw(entry.uid)),
         Some(Gid::from_raw(entry.gid)),

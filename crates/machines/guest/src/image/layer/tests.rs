@@ -121,7 +121,7 @@ fn implied(layer: &Path) -> Vec<PathBuf> {
     let mut folders = vec![PathBuf::new()];
     while let Some(folder) = folders.pop() {
         let handle = OwnedFd::from(fs::File::open(layer.join(&folder)).unwrap());
-        if has(&handle, IMPLIED).unwrap() {
+        if has(&handle, implied_mark()).unwrap() {
             found.push(folder.clone());
         }
         for item in fs::read_dir(layer.join(&folder)).unwrap().flatten() {
