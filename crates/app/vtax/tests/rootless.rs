@@ -312,7 +312,22 @@ while :; do sleep 0.1; done
     assert!(used > 0.4, "{message}");
     // Each of the shell's four times is cut to a tick, and so are its children's in the account. It goes on for a while.
     assert!((used - 0.08..used + 0.2).contains(&charged), "{message}");
-    assert_eq!(guest["hidden_share"], serde_json::Value::Null, "{message}");
+    // What cannot be separated from the host's is absent, and no 0.
+    for name in [
+        "hidden_share",
+        "hidden_cpu_seconds",
+        "packets",
+        "bytes",
+        "block_requests",
+        "exits",
+    ] {
+        assert_eq!(
+            guest.get(name),
+            Some(&serde_json::Value::Null),
+            "{name}: {message}"
+        );
+    }
+    assert_eq!(guest["stages"].as_object().unwrap().len(), 1, "{message}");
 }
 
 /// Whether a recording of the user has an interval.

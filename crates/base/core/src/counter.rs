@@ -59,6 +59,8 @@ counters! {
     CONTEXT_SWITCHES = "context_switches", One;
     /// Memory charged to a control group, page cache included (a gauge).
     MEMORY = "memory_bytes", Byte;
+    /// Resident memory of the processes of a guest without a control group; what two of them share counts twice (a gauge).
+    MEMORY_RESIDENT = "memory.resident_bytes", Byte;
     /// Every interrupt that the host took.
     INTERRUPTS_TOTAL = "interrupts.total", Interrupt;
     /// Every software interrupt that the host ran.

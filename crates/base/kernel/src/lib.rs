@@ -26,7 +26,7 @@ pub use error::KernelError;
 pub use file::{KernelFile, read};
 pub use memory::MemInfo;
 pub use net_dev::{NetDevice, Traffic, net_devices};
-pub use process::{Process, ProcessStat, namespace_numbers, numbered};
+pub use process::{CpuSplit, Process, ProcessStat, namespace_numbers, numbered};
 
 use vtax_core::Nanoseconds;
 

@@ -19,6 +19,33 @@ const MOST_FILES: usize = 4096;
 /// PF_KTHREAD of a task's flags (`linux/sched.h`).
 const IS_KERNEL_THREAD: u64 = 0x0020_0000;
 
+/// CPU time in user mode and in the kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuSplit {
+    /// In user mode.
+    pub user: Nanoseconds,
+    /// In the kernel.
+    pub system: Nanoseconds,
+}
+
+impl CpuSplit {
+    /// Both.
+    pub fn total(self) -> Nanoseconds {
+        Nanoseconds(self.user.0.saturating_add(self.system.0))
+    }
+}
+
+impl std::ops::AddAssign for CpuSplit {
+    fn add_assign(&mut self, other: Self) {
+        for (own, other) in [
+            (&mut self.user, other.user),
+            (&mut self.system, other.system),
+        ] {
+            own.0 = own.0.saturating_add(other.0);
+        }
+    }
+}
+
 /// A line of `/proc/PID/stat`, or of a thread's `stat` (proc_pid_stat(5)).
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessStat<'a> {
@@ -64,16 +91,36 @@ impl<'a> ProcessStat<'a> {
             .is_some_and(|flags| flags & IS_KERNEL_THREAD != 0)
     }
 
-    /// CPU time in user mode and in the kernel, of all its threads, without its children.
+    /// CPU time of all its threads, without its children.
     pub fn cpu_time(&self) -> Option<Nanoseconds> {
-        let (user, system) = (self.number(14)?, self.number(15)?);
-        Some(of_ticks(user.saturating_add(system)))
+        self.cpu_times().map(CpuSplit::total)
     }
 
     /// CPU time of the children that it has waited for.
     pub fn cpu_time_of_children(&self) -> Option<Nanoseconds> {
-        let (user, system) = (self.number(16)?, self.number(17)?);
-        Some(of_ticks(user.saturating_add(system)))
+        self.cpu_times_of_children().map(CpuSplit::total)
+    }
+
+    /// As [`Self::cpu_time`], in its two parts.
+    pub fn cpu_times(&self) -> Option<CpuSplit> {
+        self.split_at(14)
+    }
+
+    /// As [`Self::cpu_time_of_children`], in its two parts.
+    pub fn cpu_times_of_children(&self) -> Option<CpuSplit> {
+        self.split_at(16)
+    }
+
+    fn split_at(&self, column: usize) -> Option<CpuSplit> {
+        Some(CpuSplit {
+            user: of_ticks(self.number(column)?),
+            system: of_ticks(self.number(column + 1)?),
+        })
+    }
+
+    /// The pages that it has in memory, with those that it shares.
+    pub fn resident_pages(&self) -> Option<u64> {
+        self.number(24)
     }
 
     /// The start time, in clock ticks since boot. Process number and start time identify a process.
@@ -307,6 +354,17 @@ mod tests {
         assert_eq!(stat.cpu_time(), Some(Nanoseconds(420_000_000)));
         assert_eq!(stat.cpu_time_of_children(), Some(Nanoseconds(110_000_000)));
         assert_eq!(stat.started(), Some(4321));
+        let children = stat.cpu_times_of_children().unwrap();
+        assert_eq!(
+            (children.user, children.system),
+            (Nanoseconds(50_000_000), Nanoseconds(60_000_000))
+        );
+        assert_eq!(stat.resident_pages(), None);
+        let longer = [STAT.trim_ascii_end(), b" 9 1"].concat();
+        assert_eq!(
+            ProcessStat::parse(&longer).unwrap().resident_pages(),
+            Some(9)
+        );
     }
 
     #[test]

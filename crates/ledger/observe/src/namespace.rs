@@ -5,8 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use vtax_core::Nanoseconds;
-use vtax_kernel::{Process, numbered};
+use vtax_kernel::{CpuSplit, Process, numbered};
 
 /// The most parents that are looked at.
 const DEPTH: usize = 1000;
@@ -25,7 +24,7 @@ pub(crate) struct Entries {
     /// The processes that wait for them outside.
     pub(crate) waiters: Vec<u32>,
     /// The time of those that have been reaped.
-    pub(crate) ended: Nanoseconds,
+    pub(crate) ended: CpuSplit,
 }
 
 impl PartialEq for NamespaceAccount {
@@ -57,18 +56,18 @@ impl NamespaceAccount {
 
     /// Reaps a waiter: `reap` returns the time of the command's processes, or `None` while it runs. No reading sees the
     /// moment between.
-    pub fn leave<T>(&self, waiter: u32, reap: impl FnOnce() -> (T, Option<Nanoseconds>)) -> T {
+    pub fn leave<T>(&self, waiter: u32, reap: impl FnOnce() -> (T, Option<CpuSplit>)) -> T {
         let mut entries = self.entries();
         let (returned, time) = reap();
         if let Some(time) = time {
             entries.waiters.retain(|other| *other != waiter);
-            entries.ended = Nanoseconds(entries.ended.0.saturating_add(time.0));
+            entries.ended += time;
         }
         returned
     }
 
     /// The time of the commands that have been reaped.
-    pub fn ended(&self) -> Nanoseconds {
+    pub fn ended(&self) -> CpuSplit {
         self.entries().ended
     }
 
@@ -152,6 +151,7 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::symlink;
+    use vtax_core::Nanoseconds;
 
     /// A process of a fake `/proc`, with its parent and namespace.
     fn process(proc: &Path, pid: u32, parent: u32, namespace: &str) {
@@ -201,8 +201,12 @@ mod tests {
         account.enter(6);
         account.leave(5, || ((), None));
         assert_eq!(account.entries().waiters, [5, 6]);
-        account.leave(5, || ((), Some(Nanoseconds(7))));
+        let time = CpuSplit {
+            user: Nanoseconds(5),
+            system: Nanoseconds(2),
+        };
+        account.leave(5, || ((), Some(time)));
         assert_eq!(account.entries().waiters, [6]);
-        assert_eq!(account.ended(), Nanoseconds(7));
+        assert_eq!(account.ended(), time);
     }
 }

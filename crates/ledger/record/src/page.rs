@@ -92,7 +92,7 @@ fn found(report: &Report<'_>) -> Markup {
         guests.filter(|guest| guest.hidden_share.is_some())
     };
     let of_known: f64 = known().map(|guest| guest.cpu_seconds).sum();
-    let hidden: f64 = known().map(|guest| guest.hidden_cpu_seconds).sum();
+    let hidden: f64 = known().filter_map(|guest| guest.hidden_cpu_seconds).sum();
     html! {
         ul.findings {
             li {
@@ -176,10 +176,11 @@ fn joules(energy: Option<f64>) -> String {
 
 /// The hidden time of a guest; nothing that was seen of a part that is not known is no zero.
 fn hidden_time(guest: &GuestReport<'_>) -> String {
-    if guest.hidden_share.is_none() && guest.hidden_cpu_seconds == 0.0 {
+    let hidden = guest.hidden_cpu_seconds.unwrap_or_default();
+    if guest.hidden_share.is_none() && hidden == 0.0 {
         return DASH.to_owned();
     }
-    format!("{:.1} s", guest.hidden_cpu_seconds)
+    format!("{hidden:.1} s")
 }
 
 fn costs(report: &Report<'_>) -> Markup {
@@ -192,6 +193,12 @@ fn costs(report: &Report<'_>) -> Markup {
             }
         }
     };
+    let number = |count: Option<u64>, base: Base| {
+        count.map_or_else(
+            || DASH.to_owned(),
+            |count| plain(count as f64, Unit::from_base(base)),
+        )
+    };
     let does = |guest: &&GuestReport<'_>| {
         guest.per_packet.is_some() || guest.per_exit.is_some() || guest.per_gigabyte.is_some()
     };
@@ -202,11 +209,11 @@ fn costs(report: &Report<'_>) -> Markup {
         @for guest in report.guests.iter().filter(does).take(TABLE_GUESTS) {
             tr {
                 td { (guest.guest) }
-                td { (plain(guest.packets as f64, Unit::from_base(Base::Packet))) }
+                td { (number(guest.packets, Base::Packet)) }
                 td { (cell(guest.per_packet)) }
-                td { (plain(guest.bytes as f64, Unit::from_base(Base::Byte))) }
+                td { (number(guest.bytes, Base::Byte)) }
                 td { (cell(guest.per_gigabyte)) }
-                td { (guest.exits.map_or_else(|| DASH.to_owned(), |exits| plain(exits as f64, Unit::from_base(Base::Exit)))) }
+                td { (number(guest.exits, Base::Exit)) }
                 td { (cell(guest.per_exit)) }
             }
         }

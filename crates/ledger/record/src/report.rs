@@ -96,20 +96,20 @@ pub struct GuestReport<'a> {
     pub cpu_error_seconds: Option<f64>,
     /// Time that it sees.
     pub own_cpu_seconds: f64,
-    /// Time that the host spends for it.
-    pub hidden_cpu_seconds: f64,
+    /// Time that the host spends for it; none of a service, whose soft interrupts are not known.
+    pub hidden_cpu_seconds: Option<f64>,
     /// The share of that.
     pub hidden_share: Option<f64>,
     /// Time by stage.
     pub stages: BTreeMap<&'static str, f64>,
     /// Energy.
     pub energy_joules: Option<f64>,
-    /// Packets in both directions.
-    pub packets: u64,
-    /// Bytes in both directions.
-    pub bytes: u64,
-    /// Block requests.
-    pub block_requests: u64,
+    /// Packets in both directions; none of a service, whose cannot be separated from the host's.
+    pub packets: Option<u64>,
+    /// Bytes in both directions, as the packets.
+    pub bytes: Option<u64>,
+    /// Block requests, as the packets.
+    pub block_requests: Option<u64>,
     /// VM exits, where the kernel shows them.
     pub exits: Option<u64>,
     /// The cost of a packet.
@@ -255,6 +255,7 @@ impl<'a> GuestReport<'a> {
         let used = &guest.total;
         let enough = |units: u64| (units >= FEWEST_EVENTS).then_some(units as f64);
         let cost = |units: Option<f64>| Cost::from_used(used, units?, has_energy);
+        let known = |count: u64| (!guest.is_service()).then_some(count);
         Self {
             guest: &guest.name,
             platform: &guest.platform,
@@ -263,15 +264,15 @@ impl<'a> GuestReport<'a> {
             cpu_seconds: used.cpu().as_secs_f64(),
             cpu_error_seconds: (used.error.0 > 0).then(|| used.error.as_secs_f64()),
             own_cpu_seconds: used.stages.get(Stage::Vcpu).as_secs_f64(),
-            hidden_cpu_seconds: used.stages.hidden().as_secs_f64(),
+            hidden_cpu_seconds: (!guest.is_service()).then(|| used.stages.hidden().as_secs_f64()),
             hidden_share: guest.hidden(),
             stages: (used.stages.iter())
                 .map(|(stage, time)| (stage.name(), time.as_secs_f64()))
                 .collect(),
             energy_joules: has_energy.then_some(used.energy.0),
-            packets: used.packets(),
-            bytes: used.exchanges.bytes,
-            block_requests: used.exchanges.block_requests,
+            packets: known(used.packets()),
+            bytes: known(used.exchanges.bytes),
+            block_requests: known(used.exchanges.block_requests),
             exits: used.exchanges.exits,
             per_packet: cost(enough(used.packets())),
             per_exit: cost(used.exchanges.exits.and_then(enough)),

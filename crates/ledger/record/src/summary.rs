@@ -86,12 +86,16 @@ impl Guest {
         format!("{} ({})", self.name, self.platform)
     }
 
+    /// Whether it is a service of the host, whose soft interrupts and exchanges cannot be separated from the host's.
+    pub fn is_service(&self) -> bool {
+        self.platform == Platform::Native.name()
+    }
+
     /// The share of its processor time that the guest does not see; `None` without any time, for a VM whose monitor does
     /// not name its threads, and for a service, whose soft interrupts are not known.
     pub fn hidden(&self) -> Option<f64> {
         let (total, stages) = (self.total.cpu().0, &self.total.stages);
-        let is_service = self.platform == Platform::Native.name();
-        let is_known = !is_service && (!self.vm || stages.get(Stage::Vcpu).0 > 0);
+        let is_known = !self.is_service() && (!self.vm || stages.get(Stage::Vcpu).0 > 0);
         (total > 0 && is_known).then(|| stages.hidden().0 as f64 / total as f64)
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::compare::compare;
 use crate::recorder::Writer;
-use crate::report::Report;
+use crate::report::{GuestReport, Report};
 use crate::second::{Identity, OF_GUEST, Second};
 use crate::store::{self, Facts, RECORDING, Store, StoreError};
 use crate::summary::Recording;
@@ -458,7 +458,7 @@ fn a_comparison_finds_the_cost_of_a_packet_that_rose_and_gates_judge_it() {
 }
 
 #[test]
-fn the_hidden_share_of_a_service_is_not_known() {
+fn the_hidden_time_and_the_exchanges_of_a_service_are_not_known() {
     let (_folder, path) = place();
     let mut recorder = Recorder::open(&path);
     let mut host = Host::default();
@@ -470,12 +470,20 @@ fn the_hidden_share_of_a_service_is_not_known() {
     recorder.writer.finish().unwrap();
     let recording = Recording::read(&path).unwrap();
     let report = Report::from_recording(&recording);
-    let share = |platform: &str| {
+    let of = |platform: &str| {
         let mut guests = report.guests.iter();
         let found = guests.find(|guest| guest.platform == platform);
-        found.unwrap().hidden_share
+        found.unwrap()
     };
-    assert_eq!((share("native"), share("docker")), (None, Some(0.1)));
+    let (service, container) = (of("native"), of("docker"));
+    assert_eq!(
+        (service.hidden_share, container.hidden_share),
+        (None, Some(0.1))
+    );
+    assert!(service.hidden_cpu_seconds.is_none() && container.hidden_cpu_seconds > Some(0.0));
+    let exchanges = |guest: &GuestReport<'_>| [guest.packets, guest.bytes, guest.block_requests];
+    assert_eq!(exchanges(service), [None; 3]);
+    assert!(exchanges(container).iter().all(Option::is_some));
 }
 
 #[test]

@@ -206,26 +206,31 @@ const ERROR: (&str, &str, OfGuest) = (
     |_, total| Some(total.error.as_secs_f64()),
 );
 
+/// A count of exchanges; those of a service cannot be separated from the host's.
+fn known(guest: &ChargedGuest, of: u64) -> Option<f64> {
+    (guest.platform != Platform::Native).then(|| count(of))
+}
+
 const EXCHANGES: [(&str, &str, OfGuest); 6] = [
     (
         "vtax_guest_receive_packets",
         "Packets that a guest received.",
-        |_, total| Some(count(total.exchanges.received)),
+        |guest, total| known(guest, total.exchanges.received),
     ),
     (
         "vtax_guest_transmit_packets",
         "Packets that a guest sent.",
-        |_, total| Some(count(total.exchanges.sent)),
+        |guest, total| known(guest, total.exchanges.sent),
     ),
     (
         "vtax_guest_network_bytes",
         "Bytes that a guest received and sent.",
-        |_, total| Some(count(total.exchanges.bytes)),
+        |guest, total| known(guest, total.exchanges.bytes),
     ),
     (
         "vtax_guest_block_requests",
         "Block requests that completed for a guest.",
-        |_, total| Some(count(total.exchanges.block_requests)),
+        |guest, total| known(guest, total.exchanges.block_requests),
     ),
     (
         "vtax_guest_exits",

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
 use vtax_core::owner::Owner;
+use vtax_kernel::CpuSplit;
 
 /// The children of this process.
 #[derive(Debug)]
@@ -80,19 +81,21 @@ fn waited_for() -> u64 {
     if unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) } != 0 {
         return 0;
     }
-    cpu_time_of(&usage).0
+    cpu_time_of(&usage).total().0
 }
 
-/// The CPU time of a usage, of user and system together (getrusage(2), wait4(2)).
-pub fn cpu_time_of(usage: &libc::rusage) -> Nanoseconds {
+/// The CPU time of a usage (getrusage(2), wait4(2)).
+pub fn cpu_time_of(usage: &libc::rusage) -> CpuSplit {
     let nanoseconds = |time: libc::timeval| {
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         let micros = u64::try_from(time.tv_usec).unwrap_or(0);
-        seconds
-            .saturating_mul(1_000_000_000)
-            .saturating_add(micros.saturating_mul(1000))
+        let whole = seconds.saturating_mul(1_000_000_000);
+        Nanoseconds(whole.saturating_add(micros.saturating_mul(1000)))
     };
-    Nanoseconds(nanoseconds(usage.ru_utime).saturating_add(nanoseconds(usage.ru_stime)))
+    CpuSplit {
+        user: nanoseconds(usage.ru_utime),
+        system: nanoseconds(usage.ru_stime),
+    }
 }
 
 #[cfg(test)]
