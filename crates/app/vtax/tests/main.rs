@@ -43,6 +43,7 @@ mod record;
 mod remote_machine;
 mod rootless;
 mod rootless_files;
+mod rootless_hostile;
 mod run;
 mod setup;
 mod shapes;

@@ -36,22 +36,32 @@ pub fn without_root() -> Need {
 
 /// A command line of the user; its program follows.
 pub fn as_user() -> Command {
+    as_the(USER)
+}
+
+/// A command line of a user.
+fn as_the(user: u32) -> Command {
     let mut command = Command::new("setpriv");
-    let (user, group) = (format!("--reuid={USER}"), format!("--regid={USER}"));
+    let (user, group) = (format!("--reuid={user}"), format!("--regid={user}"));
     command.args([&user, &group, "--clear-groups", "--"]);
     command
 }
 
 /// The home of the user, with vtax: the build's directory may be closed to other users.
-pub struct Home(tempfile::TempDir);
+pub struct Home(tempfile::TempDir, u32);
 
 impl Home {
     pub fn new() -> Self {
+        Self::of(USER)
+    }
+
+    /// The home of another user.
+    pub fn of(user: u32) -> Self {
         let home = tempfile::tempdir().unwrap();
-        chown(home.path(), Some(USER), Some(USER)).unwrap();
+        chown(home.path(), Some(user), Some(user)).unwrap();
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::copy(env!("CARGO_BIN_EXE_vtax"), home.path().join("vtax")).unwrap();
-        Self(home)
+        Self(home, user)
     }
 
     pub fn path(&self) -> &Path {
@@ -71,7 +81,7 @@ impl Home {
     }
 
     pub fn vtax(&self) -> Command {
-        let mut command = as_user();
+        let mut command = as_the(self.1);
         command
             .arg(self.path().join("vtax"))
             .env("HOME", self.path())
