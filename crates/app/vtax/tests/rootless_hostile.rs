@@ -7,7 +7,7 @@ use crate::support::{HostState, the_host};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use vtax_results::Trial;
 
 /// Another user without a name, a home and groups.
@@ -229,4 +229,70 @@ fn two_users_neither_wait_for_each_other_nor_read_each_other_s_state() {
     let pid = Pid::from_raw(i32::try_from(first.id()).unwrap()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
     first.wait().unwrap();
+}
+
+/// Runs a script of root in a mount namespace of its own, where `vtax` is that of the home for its
+/// user, and `hang DIRECTORY` mounts a file system whose server never answers.
+fn in_mounts(home: &Home, script: &str) -> Output {
+    const START: &str = r#"
+vtax() { timeout -k 1 100 env HOME="$home" setpriv --reuid=65534 --regid=65534 --clear-groups -- "$program" "$@"; }
+hang() { exec 9<>/dev/fuse; mount -i -t fuse -o fd=9,rootmode=40000,user_id=0,group_id=0,allow_other none "$1"; }
+home=$1; program=$home/vtax; cd "$home"
+"#;
+    let words = ["--mount", "--propagation", "private", "sh", "-ec"];
+    let mut command = Command::new("unshare");
+    let command = command.args(words).arg(format!("{START}{script}"));
+    command.arg("sh").arg(home.path()).output().unwrap()
+}
+
+#[test(needs = [without_root()])]
+fn file_systems_of_a_server_that_never_answers_are_left_out_and_files_beside_them_are_there() {
+    let _host = the_host();
+    let home = Home::new();
+    fs::create_dir_all(home.path().join("hangs")).unwrap();
+    fs::create_dir_all(home.path().join("data")).unwrap();
+    fs::write(home.path().join("data/number"), "4").unwrap();
+    fs::write(home.path().join("large"), vec![b'7'; 2 << 20]).unwrap();
+    fs::write(home.path().join("number"), "3").unwrap();
+    let large = "head -c 1 large; (echo x > large) 2>/dev/null || echo kept";
+    home.program(
+        "my",
+        &format!("#!/bin/sh\ncat number data/number; {large}\necho x > number; (echo x > data/number) 2>/dev/null; ls -A hangs | wc -l; exit 3\n"),
+    );
+    if !std::path::Path::new("/dev/fuse").exists() {
+        skip!("this host has no /dev/fuse");
+    }
+    let script = "mount -t tmpfs none /srv; mkdir /srv/hangs /srv/data\nhang /srv/hangs; hang \"$home/hangs\"\n\
+                  vtax run --platform native,container --runs 1 --image host -- sh -c './my >&2; exit 3'";
+    let output = in_mounts(&home, script);
+    let message = text(&output.stderr);
+    for platform in ["native", "container"] {
+        let of = message
+            .split(&format!("{platform} · sh"))
+            .nth(1)
+            .unwrap_or_default();
+        let shown: Vec<&str> = of.lines().skip(1).take(2).map(str::trim).collect();
+        assert_eq!(shown, ["347kept", "0"], "{platform}: {message}");
+    }
+    assert_eq!(fs::read_to_string(home.path().join("number")).unwrap(), "3");
+    assert_eq!(fs::read(home.path().join("large")).unwrap().len(), 2 << 20);
+}
+
+#[test(needs = [without_root()])]
+fn a_home_without_execution_and_a_full_working_directory_are_no_obstacle() {
+    let _host = the_host();
+    let home = Home::new();
+    home.program("my", "#!/usr/bin/env sh\necho here\n");
+    let script = "mkdir full full/below\nmount -t tmpfs -o noexec,mode=777 none full\nmkdir full/below\n\
+                  cp my full; (cd full; seq 20000 | xargs touch)\nchown -R 65534:65534 full; cd full/below\nhome=$home/full\n\
+                  vtax run --platform native,container --runs 1 --image host --files ../my -- ./my\n\
+                  cd ..; vtax run --platform native,container --runs 1 --image host -- below/../my";
+    let output = in_mounts(&home, script);
+    let message = text(&output.stderr);
+    let mut ended = message.lines().filter(|line| line.contains(" · my "));
+    assert!(ended.all(|line| line.contains("CPU time")), "{message}");
+    assert!(
+        message.matches("/2] container · my").count() == 2,
+        "{message}"
+    );
 }

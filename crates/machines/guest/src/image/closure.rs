@@ -209,8 +209,8 @@ impl<'a> Content<'a> {
     fn shows(&self, path: &Path) -> bool {
         let [given, real] = &self.directory;
         let leads = given.starts_with(path) || real.starts_with(path);
-        let is_kept = leads || path.starts_with(real);
-        !host_root::is_secret(path) && (is_kept || !host_root::is_left_out(path))
+        let is_left_out = !leads && host_root::is_left_out(path, std::slice::from_ref(real));
+        !host_root::is_secret(path) && !is_left_out
     }
 
     fn outside(&self, path: &Path) -> PathBuf {

@@ -33,6 +33,12 @@ const LEFT_OUT: [&str; 11] = [
 /// File systems whose server can keep a process waiting for ever.
 const SERVED: [&str; 8] = ["9p", "afs", "autofs", "ceph", "cifs", "nfs", "nfs4", "smb3"];
 
+/// The most files of directories with mounts below them: each is mounted or copied by itself.
+const MOST_FILES: usize = 10_000;
+
+/// The largest file that is copied, and the most bytes of all. The others are mounted read-only.
+const MOST_COPIED: [u64; 2] = [1 << 20, 64 << 20];
+
 /// Secrets of the host that root could read in a guest, as patterns of the shell.
 pub(super) const SECRETS: &str = "etc/shadow etc/shadow- etc/gshadow etc/gshadow- etc/ssh/ssh_host_*_key etc/ssl/private \
                                   etc/sudoers etc/sudoers.d etc/krb5.keytab";
@@ -50,17 +56,22 @@ pub(crate) fn is_secret(path: &Path) -> bool {
     })
 }
 
-/// Whether a path without links is in a directory that is empty in the guest.
-pub(crate) fn is_left_out(path: &Path) -> bool {
-    LEFT_OUT.iter().any(|left| path.starts_with(left))
-}
-
 /// Whether a file of this host, by its path without links, is in the root of a guest with this working directory.
 pub fn shows(file: &Path, directory: &Path) -> bool {
-    !is_left_out(file)
-        || directory
-            .canonicalize()
-            .is_ok_and(|kept| file.starts_with(kept))
+    !is_left_out(file, &directory.canonicalize().ok())
+}
+
+/// Whether a path is in a directory that is left out, and not in a kept one there.
+pub(crate) fn is_left_out<'a>(
+    path: &Path,
+    kept: impl IntoIterator<Item = &'a PathBuf> + Copy,
+) -> bool {
+    let is_kept = |left: &str| {
+        let mut kept = kept.into_iter();
+        kept.any(|kept| kept.starts_with(left) && path.starts_with(kept))
+    };
+    let mut left_out = LEFT_OUT.iter();
+    left_out.any(|left| path.starts_with(left) && !is_kept(left))
 }
 
 /// A step of the assembly, in order. Paths are absolute in the host and in the guest.
@@ -72,6 +83,10 @@ pub(super) enum Step {
     Link(PathBuf, PathBuf),
     /// The host's directory below a writable layer.
     Layer(PathBuf),
+    /// The host's file, as a copy.
+    Copy(PathBuf),
+    /// The host's file, read-only.
+    File(PathBuf),
     /// The plan's files, a directory of the host, below a writable layer at their place in the guest.
     Files(PathBuf),
     /// One of the plan's files in the working directory too, in the place of what has its name there.
@@ -81,7 +96,11 @@ pub(super) enum Step {
 impl Step {
     fn path(&self) -> &Path {
         match self {
-            Self::Directory(path, _) | Self::Link(path, _) | Self::Layer(path) => path,
+            Self::Directory(path, _)
+            | Self::Link(path, _)
+            | Self::Layer(path)
+            | Self::Copy(path)
+            | Self::File(path) => path,
             Self::Files(_) => Path::new(user_files::DIRECTORY),
             Self::Beside(directory, _) => directory,
         }
@@ -93,6 +112,8 @@ impl Step {
             Self::Directory(path, mode) => ["d".into(), path.into(), format!("{mode:o}").into()],
             Self::Link(path, target) => ["l".into(), path.into(), target.into()],
             Self::Layer(path) => ["o".into(), path.into(), path.into()],
+            Self::Copy(path) => ["c".into(), path.into(), OsString::new()],
+            Self::File(path) => ["f".into(), path.into(), OsString::new()],
             Self::Files(path) => ["o".into(), user_files::DIRECTORY.into(), path.into()],
             Self::Beside(directory, name) => ["b".into(), directory.into(), name.clone()],
         }
@@ -123,6 +144,8 @@ pub(super) fn steps(
         mounts: BTreeSet::new(),
         served: BTreeSet::new(),
         steps: Vec::new(),
+        files: 0,
+        copied: 0,
     };
     for mount in mounts::parse(&table) {
         let is_served = mount.kind.starts_with("fuse") || SERVED.contains(&mount.kind.as_str());
@@ -171,6 +194,10 @@ struct Walk<'a> {
     mounts: BTreeSet<PathBuf>,
     served: BTreeSet<PathBuf>,
     steps: Vec<Step>,
+    /// The files so far that are steps of their own.
+    files: usize,
+    /// The bytes of those that are copied.
+    copied: u64,
 }
 
 impl Walk<'_> {
@@ -194,22 +221,43 @@ impl Walk<'_> {
                 self.steps.push(Step::Link(path, target));
             } else if kind.is_dir() && (leads || !only_kept) {
                 self.add(&path, &name, leads)?;
+            } else if kind.is_file() && !only_kept && directory != Path::new("/") {
+                self.add_file(path)?;
             }
         }
         Ok(())
     }
 
+    /// Adds a file of a directory that has no overlay.
+    fn add_file(&mut self, path: PathBuf) -> std::io::Result<()> {
+        self.files += 1;
+        if self.files > MOST_FILES {
+            return Err(std::io::Error::other(format!(
+                "{} is one of more than {MOST_FILES} files beside mounts: start vtax in a directory without mounts below it",
+                path.display()
+            )));
+        }
+        let [most, most_of_all] = MOST_COPIED;
+        let size = fs::metadata(self.outside(&path))?.len();
+        let copied = self.copied.saturating_add(size);
+        self.steps.push(if size <= most && copied <= most_of_all {
+            self.copied = copied;
+            Step::Copy(path)
+        } else {
+            Step::File(path)
+        });
+        Ok(())
+    }
+
     fn add(&mut self, path: &Path, name: &OsStr, leads: bool) -> std::io::Result<()> {
         let is_kept = self.kept.iter().any(|kept| kept == path);
-        let is_empty =
-            LEFT_OUT.iter().any(|left| Path::new(left) == path) || self.served.contains(path);
-        // Below a directory that is left out, only what leads to a kept one is visited.
-        let is_beyond = is_left_out(path);
+        let is_served = self.served.contains(path) && !is_kept;
         let mode = match name.to_str() {
             Some("tmp") => 0o1777,
             _ => 0o755,
         };
-        if !is_kept && (is_empty || is_beyond) {
+        // Below a directory that is left out, only what leads to a kept one is visited.
+        if is_served || is_left_out(path, self.kept) {
             self.steps.push(Step::Directory(path.to_owned(), mode));
             return if leads {
                 self.visit(path, true)
@@ -248,6 +296,14 @@ while [ $# -gt 0 ]; do
         options=lowerdir=$SEAT/lower/$number,upperdir=$SEAT/upper/$number,workdir=$SEAT/overlay/$number
         mount -t overlay -o $options$LAYER_OPTIONS vtax "$SEAT/root$2"
         ;;
+    # A file that cannot be read is not there, and a user cannot give one to another owner.
+    c) cp -p -- "$2" "$SEAT/root$2" 2>/dev/null || : ;;
+    f)
+        : >"$SEAT/root$2"
+        mount --bind -- "$2" "$SEAT/root$2"
+        # A user namespace may drop none of the flags that the host's mount has.
+        mount -o "remount,bind,$(findmnt --noheadings --first-only --output VFS-OPTIONS --target "$2"),ro" "$SEAT/root$2"
+        ;;
     # In the guest's root, so that no link leads out of it. What is mounted over needs not be the user's.
     b)
         chroot $SEAT/root sh -ec 'cd "$1"; from="/files/$2"; to="./$2"
@@ -275,6 +331,8 @@ mod tests {
             mounts: set(mounts),
             served: set(served),
             steps: Vec::new(),
+            files: 0,
+            copied: 0,
         };
         walk.visit(Path::new("/"), false).unwrap();
         walk.steps
@@ -325,6 +383,7 @@ mod tests {
         assert!(shows(&own.join("app"), &own));
         assert!(!shows(Path::new("/home/me/app"), &own));
         assert!(shows(Path::new("/usr/bin/app"), &own));
+        assert!(!shows(Path::new("/home/me/app"), Path::new("/")));
     }
 
     #[test]
@@ -359,5 +418,25 @@ mod tests {
             layer("/srv/plain"),
         ];
         assert_eq!(walked(root.path(), &[], &mounts, &["/srv/hangs"]), expected);
+    }
+
+    #[test]
+    fn the_files_beside_a_mount_are_copied_and_the_large_ones_mounted() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("srv/mount")).unwrap();
+        fs::write(root.path().join("top"), "").unwrap();
+        fs::write(root.path().join("srv/app"), "small").unwrap();
+        let large = fs::File::create(root.path().join("srv/data")).unwrap();
+        large.set_len((1 << 20) + 1).unwrap();
+        let expected = [
+            directory("/srv"),
+            Step::Copy("/srv/app".into()),
+            Step::File("/srv/data".into()),
+            layer("/srv/mount"),
+        ];
+        assert_eq!(
+            walked(root.path(), &[], &["/", "/srv/mount"], &[]),
+            expected
+        );
     }
 }
