@@ -148,3 +148,69 @@ fn what_the_files_of_this_host_cannot_have_is_refused_before_the_run() {
     // The failure of a command there does not name vtax's image.
     refused(&["--", "./my"], 1, "`./my` failed (exit code 3)");
 }
+
+/// A plan of the user with these lines of `settings`, in the files of this host.
+fn plan(home: &Home, settings: &str, load: &str) {
+    let text = format!(
+        "name = \"settings\"\nimage = \"host:{}\"\nrepetitions = 1\n[settings]\n{settings}\n[[platform]]\nkind = \"native\"\n\
+         [[platform]]\nkind = \"container\"\n[[workload]]\nkind = \"command\"\nname = \"my\"\nload = '''{load}'''\n\
+         metrics.seen = {{ regex = \"([0-9]+) of them\", unit = \"1\" }}\n",
+        home.path().display()
+    );
+    fs::write(home.path().join("plan.toml"), text).unwrap();
+}
+
+#[test(needs = [without_root()])]
+fn processors_and_links_are_set_without_root_and_shares_are_refused_before_the_run() {
+    let _host = the_host();
+    let home = Home::new();
+    let load = "sh -c 'echo $(($(nproc) * 10000 + $(cat /sys/class/net/eth0/mtu))) of them'";
+    plan(
+        &home,
+        "target.pin = \"0\"\nlink.mtu = 1400\nlink.rate_mbit = 100",
+        load,
+    );
+    home.run(&["--results", "results", "plan.toml"]);
+    assert_seen(&trials(&home.path().join("results")), 11400.0);
+    for share in ["target.cpu_cap = 0.5", "target.cpu_weight = 50"] {
+        plan(&home, share, load);
+        let mut command = home.vtax();
+        let output = command
+            .args(["run", "--results", "refused", "plan.toml"])
+            .output();
+        let output = output.unwrap();
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(5), "{message}");
+        assert!(message.contains("Delegate=yes"), "{message}");
+        assert!(!home.path().join("refused").exists(), "{message}");
+    }
+}
+
+#[test(needs = [without_root()])]
+fn the_directories_of_everyone_in_an_image_that_root_made_can_be_written() {
+    let _host = the_host();
+    let home = Home::new();
+    let words = [
+        "sh",
+        "-c",
+        "for d in tmp var/tmp run/lock; do echo 1 > /$d/new; done; echo $(cat /tmp/new /var/tmp/new /run/lock/new | wc -l) of them",
+    ];
+    let line = ["run", "--platform", "native,container", "--name", "files"];
+    let mut command = home.vtax();
+    let output = command
+        .args(line)
+        .args(SEEN)
+        .arg("--")
+        .args(words)
+        .output()
+        .unwrap();
+    let message = text(&output.stderr);
+    if message.contains("which owns the files of the guest image") {
+        skip!("root has not built vtax's image in /var/cache/vtax");
+    }
+    let found = trials(&home.path().join("results/files"));
+    assert_eq!(found.len(), 2, "{message}");
+    for trial in found {
+        assert_eq!(trial.metrics["own.seen"].quantity.value, 3.0, "{message}");
+    }
+}

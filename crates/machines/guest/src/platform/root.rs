@@ -54,6 +54,14 @@ const OVERLAY: &str =
     "mount -t overlay -o lowerdir=$SEAT/lower,upperdir=$SEAT/upper,workdir=$SEAT/work$LAYER_OPTIONS vtax $SEAT/root
 ";
 
+/// Mounts memory on the directories that everyone may write to. The layer of an ordinary user takes no entry into a directory
+/// whose owner has no number in the user's namespace.
+const OF_EVERYONE: &str = r#"for folder in tmp var/tmp run/lock; do
+    inside=$SEAT/root/$folder
+    [ ! -d "$inside" ] || [ -L "$inside" ] || mount -t tmpfs -o mode=1777 vtax "$inside"
+done
+"#;
+
 /// Mounts memory file systems. /var is copied into memory, so that services find their directories; it is small in
 /// an image.
 const MEMORY: &str = r#"mount --rbind $SEAT/lower $SEAT/root
@@ -129,15 +137,12 @@ impl Root {
                 remedy: "load it: modprobe overlay".to_owned(),
             });
         }
-        let script = format!(
-            "LAYER_OPTIONS={}\n{LOWER}{}",
-            layer_options(),
-            if layer == Layer::Overlay {
-                OVERLAY
-            } else {
-                MEMORY
-            }
-        );
+        let above = match layer {
+            Layer::Overlay if rootless::is_root() => OVERLAY.to_owned(),
+            Layer::Overlay => format!("{OVERLAY}{OF_EVERYONE}"),
+            Layer::Memory => MEMORY.to_owned(),
+        };
+        let script = format!("LAYER_OPTIONS={}\n{LOWER}{above}", layer_options());
         seat.script(
             Space::Switch,
             "the mount of the root file system",

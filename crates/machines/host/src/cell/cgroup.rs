@@ -68,6 +68,12 @@ impl Hierarchies {
         )
     }
 
+    /// Whether this process may create control groups in one of them.
+    pub fn is_usable(&self) -> bool {
+        let mut all = self.0.iter();
+        all.any(|hierarchy| hierarchy.usable_parent().is_some())
+    }
+
     fn read(mountinfo: &Path, cgroup: &Path) -> Result<Self, HostError> {
         let read = |path: &Path| fs::read(path).map_err(HostError::file("read", path));
         let found = Self::parse(&read(mountinfo)?, &read(cgroup)?);

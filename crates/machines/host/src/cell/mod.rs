@@ -150,7 +150,14 @@ pub fn check(settings: &Settings) -> Result<(), HostError> {
 /// As [`check`].
 pub fn check_with_tap(settings: &Settings) -> Result<(), HostError> {
     let config = CellConfig::from_settings("check", settings)?;
-    requirements::check(&config.link)
+    requirements::check(&config.link)?;
+    if Hierarchies::detect()?.is_usable() {
+        return Ok(());
+    }
+    refuse_share(
+        settings,
+        "without root they are made only below a delegated one (`systemd-run --user --scope -p Delegate=yes vtax run …`)",
+    )
 }
 
 /// A trial's sandbox. Dropping the value destroys the cell and ignores errors; [`Cell::destroy`] reports errors.
