@@ -2,8 +2,8 @@
 //! Files, input and variants of an ordinary user's commands, in the files of this host.
 
 use crate::rootless::{Home, without_root};
-use crate::support::work::{text, trials};
-use crate::support::{HostState, the_host};
+use crate::support::work::{executable, run_in_order, text, trials};
+use crate::support::{HostState, the_host, vtax};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use vtax_results::Trial;
@@ -212,5 +212,55 @@ fn the_directories_of_everyone_in_an_image_that_root_made_can_be_written() {
     assert_eq!(found.len(), 2, "{message}");
     for trial in found {
         assert_eq!(trial.metrics["own.seen"].quantity.value, 3.0, "{message}");
+    }
+}
+
+/// Stands in for ssh: runs the command as the user, in the user's home.
+const SSH: &str = r#"#!/bin/sh
+while [ $# -gt 0 ]; do
+    case $1 in
+    -o | -p | -i | -F | -l | -S) shift 2 ;;
+    -*) shift ;;
+    *) break ;;
+    esac
+done
+shift
+[ "$1" != -- ] || shift
+cd THERE
+export HOME=THERE PATH=THERE:$PATH
+unset VTAX_STATE_DIR
+exec setpriv --reuid=65534 --regid=65534 --clear-groups -- sh -c "$*"
+"#;
+
+#[test(needs = [without_root()])]
+fn a_run_on_a_machine_where_one_is_an_ordinary_user_has_its_results_here() {
+    let _host = the_host();
+    let (here, there) = (tempfile::tempdir().unwrap(), Home::new());
+    there.program("my", "#!/bin/sh\nexit 0\n");
+    let place = there.path().to_str().unwrap();
+    executable(&here.path().join("ssh"), &SSH.replace("THERE", place));
+    let path = format!(
+        "{}:{}",
+        here.path().display(),
+        std::env::var("PATH").unwrap()
+    );
+    let image = format!("host:{place}");
+    let mut command = vtax(&here.path().join("state"));
+    let line = [
+        "run",
+        "--place",
+        "ssh:other",
+        "--platform",
+        "native,container",
+        "--runs",
+        "1",
+    ];
+    let command = command.args(line).args(["--image", &image, "--", "./my"]);
+    run_in_order(command.env("PATH", path).current_dir(here.path()));
+    let found = trials(&here.path().join("results/my"));
+    assert_eq!(found.len(), 2);
+    for trial in found {
+        let scope = &trial.environment["scope"];
+        assert!(scope.contains("without root"), "{scope}");
     }
 }
