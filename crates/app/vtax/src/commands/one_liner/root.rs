@@ -19,7 +19,7 @@ pub(super) const PLATFORMS: [&str; 2] = ["native", "container"];
 
 /// Returns the image of a command line: as given, or that of this host's files where the commands of the target name a
 /// file of this host, or a program that vtax's image lacks. Without root they are the default wherever files are given,
-/// since only root adds those to an image.
+/// since that needs no image.
 ///
 /// # Errors
 /// When no plan can contain the working directory.
@@ -68,7 +68,8 @@ fn have_image(platforms: &[String]) -> bool {
     })
 }
 
-/// Whether a command needs this host's files: `tree` is the root of vtax's image, which only root can make.
+/// Whether a command needs this host's files: `tree` is the root of vtax's image. Where it is not made yet, a user
+/// gets the host's files, which need no minute's build.
 fn needs_host(words: &[String], tree: Option<&Path>, is_root: bool) -> bool {
     let Some((program, arguments)) = words.split_first() else {
         return false;
