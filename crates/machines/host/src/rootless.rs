@@ -5,7 +5,12 @@
 //! The rest of vtax is the same with and without root. What differs is asked here: [`is_root`] is false for a user in a
 //! user namespace, although the process has the number 0 there.
 
+mod ids;
+
+pub use ids::Ids;
+
 use crate::HostError;
+use ids::Mapper;
 use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, unshare_unsafe};
 use std::fs;
 use std::io;
@@ -20,8 +25,8 @@ pub const SCOPE: &str =
 /// The fact in the record of a trial without root that has [`SCOPE`].
 pub const FACT: &str = "scope";
 
-/// The user who runs trials without root.
-static USER: OnceLock<u32> = OnceLock::new();
+/// The user who runs trials without root, and the ids of the user's namespace.
+static USER: OnceLock<(u32, Ids)> = OnceLock::new();
 
 /// Whether this process is root of the host, or of the container that vtax was started in.
 pub fn is_root() -> bool {
@@ -30,7 +35,26 @@ pub fn is_root() -> bool {
 
 /// The number of the user who runs trials without root; `None` for others.
 pub fn user() -> Option<u32> {
-    USER.get().copied()
+    USER.get().map(|(user, _)| *user)
+}
+
+/// The ids of this process's user namespace; `None` where it has entered none.
+pub fn ids() -> Option<&'static Ids> {
+    USER.get().map(|(_, ids)| ids)
+}
+
+/// Whether the files that this process makes can have one owner alone, who is root in its user namespace.
+pub fn has_one_owner() -> bool {
+    !has_id(1)
+}
+
+/// Whether the files that this process makes can belong to a user or group of this number.
+pub fn has_id(id: u32) -> bool {
+    match ids() {
+        None => true,
+        Some(Ids::One { .. }) => id == 0,
+        Some(Ids::Range { count }) => id < *count,
+    }
 }
 
 /// Makes this process able to create cells without root. The process must have one thread.
@@ -42,18 +66,14 @@ pub fn enter() -> Result<(), HostError> {
         return Ok(());
     }
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let mapper = Mapper::start(uid, gid);
     // SAFETY: the flags leave file descriptors and memory shared with nobody else: the process has one thread, or the
     // kernel refuses CLONE_NEWUSER.
-    unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }.map_err(|cause| refused(cause.into()))?;
-    // A user may map itself, once it has given up the right to drop groups (user_namespaces(7)).
-    for (file, text) in [
-        ("setgroups", "deny".to_owned()),
-        ("uid_map", format!("0 {} 1", uid.as_raw())),
-        ("gid_map", format!("0 {} 1", gid.as_raw())),
-    ] {
-        let path = Path::new("/proc/self").join(file);
-        crate::kernel_file::store(&path, &text).map_err(refused)?;
+    if let Err(cause) = unsafe { unshare_unsafe(UnshareFlags::NEWUSER) } {
+        mapper.end();
+        return Err(refused(cause.into()));
     }
+    let ids = mapper.map(uid, gid).map_err(refused)?;
     // AppArmor can grant the namespace and withhold what it is for.
     let held = capabilities(None).map_err(|cause| refused(cause.into()))?;
     if !held
@@ -62,7 +82,7 @@ pub fn enter() -> Result<(), HostError> {
     {
         return Err(refused(io::ErrorKind::PermissionDenied.into()));
     }
-    USER.get_or_init(|| uid.as_raw());
+    USER.get_or_init(|| (uid.as_raw(), ids));
     Ok(())
 }
 

@@ -65,7 +65,7 @@ pub fn check_root(at: &PlaceArgs, planned: &Planned<'_>) -> Outcome {
     }
 }
 
-/// Makes this process able to create cells, where it is not: as an ordinary user.
+/// Makes this process able to create cells and images, where it is not: as an ordinary user.
 fn enter_without_root() -> Result<(), HostError> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if requirements::lacking(&status)
@@ -76,6 +76,9 @@ fn enter_without_root() -> Result<(), HostError> {
     }
     rootless::enter()?;
     note(rootless::SCOPE);
+    if let Some(ids) = rootless::ids() {
+        note(&ids.to_string());
+    }
     Ok(())
 }
 
