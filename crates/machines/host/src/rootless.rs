@@ -7,7 +7,7 @@
 
 mod ids;
 
-pub use ids::Ids;
+pub use ids::{Ids, NoRange};
 
 use crate::HostError;
 use ids::Mapper;

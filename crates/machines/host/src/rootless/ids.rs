@@ -21,8 +21,8 @@ const LEAST: u32 = 65536;
 pub enum Ids {
     /// The user's own, as 0.
     One {
-        /// The reason why there are no others, with the remedy.
-        why: String,
+        /// The reason why there are no others.
+        why: NoRange,
     },
     /// The user's own and a range.
     Range {
@@ -38,6 +38,27 @@ impl fmt::Display for Ids {
             Self::Range { count } => write!(f, "{count} ids are mapped"),
         }
     }
+}
+
+/// The reason why a user namespace has no range of ids, with the remedy where there is one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoRange {
+    /// A program of this name is not installed.
+    #[error("{0} is missing: sudo apt-get install uidmap")]
+    Program(&'static str),
+    /// A file gives the user no range that is long enough.
+    #[error(
+        "{file} has no {LEAST} ids of {user}: sudo usermod --add-subuids FIRST-LAST --add-subgids FIRST-LAST {user}"
+    )]
+    NotGiven {
+        /// The file.
+        file: &'static str,
+        /// The user, by name or number.
+        user: String,
+    },
+    /// newuidmap or newgidmap failed, with its last line.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// A range of ids that belongs to a user.
@@ -79,7 +100,7 @@ fn name_of(passwd: &str, uid: u32) -> Option<&str> {
 }
 
 /// A process outside of the namespace that maps the ids of this one, or the reason why there is none.
-pub(super) struct Mapper(Result<Started, String>);
+pub(super) struct Mapper(Result<Started, NoRange>);
 
 struct Started {
     process: Child,
@@ -95,22 +116,19 @@ impl Mapper {
         Self(Self::started(uid, gid))
     }
 
-    fn started(uid: Uid, gid: Gid) -> Result<Started, String> {
+    fn started(uid: Uid, gid: Gid) -> Result<Started, NoRange> {
         for program in ["newuidmap", "newgidmap"] {
             if Roots::host().program(program).is_none() {
-                return Err(format!("{program} is missing: sudo apt-get install uidmap"));
+                return Err(NoRange::Program(program));
             }
         }
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
         let name = name_of(&passwd, uid.as_raw());
         let [uids, gids] = ["/etc/subuid", "/etc/subgid"].map(|file| {
             let text = fs::read_to_string(file).unwrap_or_default();
-            range(&text, name, uid.as_raw()).ok_or_else(|| {
-                let user = name.map_or_else(|| uid.to_string(), str::to_owned);
-                format!(
-                    "{file} has no {LEAST} ids of {user}: sudo usermod --add-subuids FIRST-LAST --add-subgids \
-                     FIRST-LAST {user}"
-                )
+            range(&text, name, uid.as_raw()).ok_or_else(|| NoRange::NotGiven {
+                file,
+                user: name.map_or_else(|| uid.to_string(), str::to_owned),
             })
         });
         let (uids, gids) = (uids?, gids?);
@@ -125,7 +143,7 @@ impl Mapper {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|cause| format!("/bin/sh does not start: {cause}"))?;
+            .map_err(|cause| NoRange::Refused(format!("/bin/sh does not start: {cause}")))?;
         Ok(Started {
             process,
             count: uids.count.min(gids.count).saturating_add(1),
@@ -153,19 +171,22 @@ impl Mapper {
 }
 
 impl Started {
-    fn map(mut self) -> Result<u32, String> {
+    fn map(mut self) -> Result<u32, NoRange> {
         if let Some(mut input) = self.process.stdin.take() {
             // The reason of one that has ended is in its output.
             let _ = writeln!(input, "{}", std::process::id());
         }
         let ended = self.process.wait_with_output();
-        let output = ended.map_err(|cause| format!("newuidmap cannot be waited for: {cause}"))?;
+        let output = ended.map_err(|cause| {
+            NoRange::Refused(format!("newuidmap cannot be waited for: {cause}"))
+        })?;
         if output.status.success() {
             return Ok(self.count);
         }
         let printed = String::from_utf8_lossy(&output.stderr);
         let last = printed.trim().lines().next_back();
-        Err(last.unwrap_or("newuidmap failed").to_owned())
+        let last = last.unwrap_or("newuidmap failed");
+        Err(NoRange::Refused(last.to_owned()))
     }
 }
 
