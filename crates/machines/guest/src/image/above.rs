@@ -7,7 +7,9 @@
 use super::build::{
     Building, ROOM_MIB, pack, publish, require_programs_and_rights, require_space, run_logged,
 };
-use super::{GuestFiles, INITRD, KERNEL_FILE, lock, lock_name, remove_abandoned, remove_unmounted};
+use super::{
+    GuestFiles, INITRD, KERNEL_FILE, lock, lock_name, own_copy, remove_abandoned, remove_unmounted,
+};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,7 +19,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 use vtax_files::Dir;
-use vtax_host::{HostError, rootless};
+use vtax_host::HostError;
 
 /// The images above others that a cache keeps beside those in use.
 const MOST: usize = 6;
@@ -165,17 +167,24 @@ fn prune(images: &Path, most: usize, progress: &mut dyn FnMut(&str)) -> Result<(
     Ok(())
 }
 
-/// Makes the root of an image from the tree of `base`, which is linked, with its kernel and its initial RAM disk.
-pub(super) fn link(base: &GuestFiles, making: &Making<'_>) -> Result<(), HostError> {
+/// Makes the root of an image from the tree of `base`, which is linked, with its kernel and its initial RAM disk. A user links
+/// an image of the cache of their own.
+///
+/// # Errors
+/// When files cannot be copied, or a user's own image must be made and cannot be.
+pub(super) fn link(
+    cache: &Path,
+    base: &GuestFiles,
+    making: &Making<'_>,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), HostError> {
+    let own = own_copy(cache, base, progress)?;
+    let base = own.as_ref().unwrap_or(base);
     let Making { dir, root } = *making;
     let log = dir.join(LOG);
     let copy = |link: bool| {
         let mut command = Command::new("cp");
         command.arg("--archive");
-        if rootless::user().is_some() {
-            // The one owner of a user namespace owns the copy of another user's image.
-            command.arg("--no-preserve=ownership");
-        }
         command.args(link.then_some("--link"));
         command.arg(&base.root).arg(root);
         command

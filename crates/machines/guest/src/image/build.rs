@@ -56,10 +56,12 @@ pub(super) fn build(
     require_space(images, NEEDED_MIB)?;
     let building = Building::new(images, hash)?;
     let dir = building.path();
-    // The tree is read by QEMU, by runtimes and by services that drop root.
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
+    // The tree of root is read by QEMU, by runtimes, by services that drop root and by other users. That of a user has
+    // programs with set-user-ID of this user, which no other user must reach.
+    let mode = if rootless::is_root() { 0o755 } else { 0o700 };
+    fs::set_permissions(dir, fs::Permissions::from_mode(mode))
         .map_err(HostError::file("write", dir))?;
-    write(&dir.join("recipe.toml"), recipe.to_toml()?.as_bytes())?;
+    write(&dir.join(super::RECIPE), recipe.to_toml()?.as_bytes())?;
     let log = dir.join("build.log");
     let root = dir.join("root");
 
@@ -150,18 +152,22 @@ pub(super) fn publish(building: Building, done: &Path) -> Result<(), HostError> 
 /// # Errors
 /// When a program is missing, or the process is neither root's nor in a user namespace of its own.
 pub(super) fn require_programs_and_rights() -> Result<(), HostError> {
-    for (program, package) in [
+    let missing = [
         ("mmdebstrap", "mmdebstrap"),
         ("mke2fs", "e2fsprogs"),
         ("setpriv", "util-linux"),
         ("unshare", "util-linux"),
-    ] {
-        if Roots::host().program(program).is_none() {
-            return Err(HostError::Missing {
-                what: format!("the program {program}, which builds the guest image,"),
-                remedy: format!("apt-get install {package}"),
-            });
-        }
+        ("mount", "mount"),
+    ]
+    .into_iter()
+    .filter(|(program, _)| Roots::host().program(program).is_none());
+    let (programs, mut packages): (Vec<_>, Vec<_>) = missing.unzip();
+    if !programs.is_empty() {
+        packages.dedup();
+        return Err(HostError::Missing {
+            what: format!("what builds the guest image ({})", programs.join(", ")),
+            remedy: format!("sudo apt-get install {}", packages.join(" ")),
+        });
     }
     if !rootless::is_root() {
         rootless::enter()?;
@@ -198,6 +204,7 @@ fn install(
 ) -> Result<(), HostError> {
     let mut command = mmdebstrap(&recipe.packages, root.parent().unwrap_or(root))?;
     let (suite, count) = (&recipe.suite, recipe.packages.len());
+    let [before, after] = devices();
     if recipe.unpacked {
         progress(&format!(
             "unpacking the agent and the kernel of VMs from Debian {suite}"
@@ -207,7 +214,10 @@ fn install(
         progress(&format!(
             "installing Debian {suite} with {count} packages (a minute or two)"
         ));
-        command.args(devices());
+        if rootless::has_one_owner() {
+            progress("all files of the image belong to root, since one id is mapped");
+        }
+        command.args(before).args(after);
     }
     command.arg(suite).arg(root).args(sources(suite));
     // The guest boots with vtax's own initial RAM disk; Debian's takes long to build.
@@ -259,8 +269,7 @@ fn replace_kernel(
 /// The mmdebstrap command that installs these packages, without the suite, the destination and the sources. Its own files
 /// are in the directory `building`.
 ///
-/// A user without root has one owner in the user namespace of this process, so that calls that change owners succeed without
-/// effect.
+/// Where the user namespace of this process has one owner, calls that change owners succeed without effect.
 ///
 /// # Errors
 /// When the filter of these calls cannot be built.
@@ -275,13 +284,15 @@ pub(super) fn mmdebstrap(packages: &[String], building: &Path) -> Result<Command
         // apt downloads as another user where there is one.
         command.args(["--mode=root", "--aptopt=APT::Sandbox::User \"root\""]);
         command.env("TMPDIR", building);
+    } else {
+        command.arg("--mode=auto");
+    }
+    if rootless::has_one_owner() {
         let wrong =
             |cause: JailError| HostError::process("start", "mmdebstrap")(io::Error::other(cause));
         let filter = OneOwner::new().map_err(wrong)?;
         // SAFETY: the function makes system calls alone, and allocates nothing.
         unsafe { command.pre_exec(move || filter.apply()) };
-    } else {
-        command.arg("--mode=auto");
     }
     command.args(EXCLUDED.map(|pattern| format!("--dpkgopt=path-exclude={pattern}")));
     // Copyright files stay, as licences require.
@@ -293,19 +304,22 @@ pub(super) fn mmdebstrap(packages: &[String], building: &Path) -> Result<Command
 }
 
 /// The options of mmdebstrap for a system in which programs run, where a user without root makes it: no user namespace
-/// makes devices, so that those of this host are shown.
-pub(super) fn devices() -> Vec<String> {
+/// makes devices, so that those of this host are shown. The first options come before the hooks of a caller, which see them,
+/// and the others after these.
+pub(super) fn devices() -> [Vec<String>; 2] {
     if rootless::is_root() {
-        return Vec::new();
+        return [Vec::new(), Vec::new()];
     }
     let names = "null zero full random urandom tty";
     let each = |what: &str| format!("for name in {names}; do {what}; done");
     let show = each("touch \"$1/dev/$name\"; mount --bind /dev/$name \"$1/dev/$name\"");
     let hide = each("umount \"$1/dev/$name\"");
-    vec![
-        "--skip=chroot/mount/dev".to_owned(),
-        format!("--setup-hook=mkdir -p \"$1/dev\"; {show}"),
-        format!("--customize-hook={hide}"),
+    [
+        vec![
+            "--skip=chroot/mount/dev".to_owned(),
+            format!("--setup-hook=mkdir -p \"$1/dev\"; {show}"),
+        ],
+        vec![format!("--customize-hook={hide}")],
     ]
 }
 
@@ -459,7 +473,11 @@ pub(super) fn run_logged(
 fn step(line: &str, tenths: &mut u64) -> Option<String> {
     let line = line.trim_end();
     if let Some(step) = line.strip_prefix("I: ") {
-        return Some(step.to_owned());
+        // What mmdebstrap does with its own options.
+        let is_own = ["running --", "skipping "]
+            .iter()
+            .any(|own| step.starts_with(own));
+        return (!is_own).then(|| step.to_owned());
     }
     // Such as `[12/1043] Compiling C object …`.
     let (count, _) = line.strip_prefix('[')?.split_once("] ")?;

@@ -64,10 +64,11 @@ fn compiler(
     building: &Path,
 ) -> Result<Command, HostError> {
     let mut command = mmdebstrap(packages, building)?;
+    let [before, after] = devices();
     // The system takes gigabytes, and `/tmp` may be memory. A killed build leaves it where the next one removes it.
     command.env("TMPDIR", building);
     command
-        .args(devices())
+        .args(before)
         .arg("--format=null")
         .arg(format!(
             "--customize-hook=upload {} /root/build.sh",
@@ -75,6 +76,7 @@ fn compiler(
         ))
         .arg("--customize-hook=chroot \"$1\" sh /root/build.sh")
         .arg(format!("--customize-hook=sync-out /out {}", out.display()))
+        .args(after)
         .args([suite, "/dev/null"])
         .args(sources(suite));
     Ok(command)

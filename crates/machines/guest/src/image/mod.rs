@@ -33,6 +33,8 @@ pub use vmlinux::vmlinux;
 use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tracing::{info, warn};
@@ -60,11 +62,12 @@ pub fn ensure(recipe: &Recipe, progress: &mut dyn FnMut(&str)) -> Result<GuestFi
 /// As [`ensure`], and when the existing image cannot be removed.
 pub fn rebuild(recipe: &Recipe, progress: &mut dyn FnMut(&str)) -> Result<GuestFiles, HostError> {
     let cache = cache_dir()?;
-    let there = cache.join("images").join(recipe.hash()?);
+    let hash = recipe.hash()?;
+    let there = cache.join("images").join(&hash);
     if there.exists() {
         vtax_files::remove_all(&there)?;
     }
-    ensure_in(&cache, recipe, progress)
+    built(&cache, recipe, &hash, progress)
 }
 
 /// Returns the image of a recipe if the user's cache has it, or the one that root fills for all users of the machine.
@@ -113,24 +116,63 @@ fn ensure_in(
     progress: &mut dyn FnMut(&str),
 ) -> Result<GuestFiles, HostError> {
     let hash = recipe.hash()?;
-    if let Some(files) = find_in(&[cache, Path::new(SHARED)], &hash) {
-        return Ok(files);
+    match find_in(&[cache, Path::new(SHARED)], &hash) {
+        Some(files) => Ok(files),
+        None => built(cache, recipe, &hash, progress),
     }
+}
+
+/// Returns the image of a recipe in a cache, and builds it if the cache lacks it.
+fn built(
+    cache: &Path,
+    recipe: &Recipe,
+    hash: &str,
+    progress: &mut dyn FnMut(&str),
+) -> Result<GuestFiles, HostError> {
     let images = cache.join("images");
     Dir::create(&images)?;
-    let _lock = lock(&images, &hash, progress)?;
+    let _lock = lock(&images, hash, progress)?;
     // Another process may have built it while this one waited for the lock.
-    if let Some(files) = find(cache, &hash) {
+    if let Some(files) = find(cache, hash) {
         return Ok(files);
     }
-    remove_abandoned(&images, &hash, progress)?;
+    remove_abandoned(&images, hash, progress)?;
     info!("the image {hash} is built in {}", images.display());
-    build::build(&images, recipe, &hash, progress)?;
+    build::build(&images, recipe, hash, progress)?;
     info!("the image {hash} is ready");
-    find(cache, &hash).ok_or_else(|| HostError::Missing {
+    find(cache, hash).ok_or_else(|| HostError::Missing {
         what: format!("the image that was just built in {}", images.display()),
         remedy: "it was removed; build it again".to_owned(),
     })
+}
+
+/// Returns the image with the recipe of `base` in the cache of a user, where `base` is that of root; `None` where its tree
+/// can be copied. A user can neither read private files of root's tree nor keep their owner. The image is built if the
+/// cache lacks it.
+fn own_copy(
+    cache: &Path,
+    base: &GuestFiles,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Option<GuestFiles>, HostError> {
+    let root = fs::metadata(&base.root).map_err(HostError::file("read", &base.root))?;
+    if rootless::is_root() || root.uid() == 0 {
+        return Ok(None);
+    }
+    let dir = base.root.parent().unwrap_or(&base.root);
+    let path = dir.join(RECIPE);
+    let wrong = |cause: String| HostError::file("read", &path)(io::Error::other(cause));
+    let text = Dir::open(dir)?.read(RECIPE, 1 << 20)?;
+    let text = String::from_utf8(text).map_err(|cause| wrong(cause.to_string()))?;
+    let recipe: Recipe = toml::from_str(&text).map_err(|cause| wrong(cause.to_string()))?;
+    if recipe.hash()? != base.recipe {
+        return Err(wrong("it is the recipe of another image".to_owned()));
+    }
+    if find(cache, &base.recipe).is_none() {
+        progress(
+            "root's image has private files, so that files are added to one of your own, which is built once",
+        );
+    }
+    built(cache, &recipe, &base.recipe, progress).map(Some)
 }
 
 /// Finds an image in the first cache that has it.
@@ -148,6 +190,9 @@ fn find(cache: &Path, hash: &str) -> Option<GuestFiles> {
             .all(|file| file.is_file());
     whole.then_some(files)
 }
+
+/// The file beside an image's tree that has its recipe.
+const RECIPE: &str = "recipe.toml";
 
 /// The bounds of what an image gets from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

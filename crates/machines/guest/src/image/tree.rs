@@ -281,11 +281,7 @@ pub(super) fn remove(folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
     vtax_files::remove_at(folder.as_fd(), name)
 }
 
-/// The owner of an entry; that of this process where it has one user alone.
 fn owner(entry: &Entry) -> (Option<Uid>, Option<Gid>) {
-    if rootless::user().is_some() {
-        return (None, None);
-    }
     (
         Some(Uid::from_raw(entry.uid)),
         Some(Gid::from_raw(entry.gid)),

@@ -67,7 +67,7 @@ pub fn ensure(
 ) -> Result<GuestFiles, HostError> {
     let hash = key(&[BUILDER, &base.recipe, digest]);
     let add = |making: &Making<'_>, progress: &mut dyn FnMut(&str)| {
-        above::link(base, making)?;
+        above::link(&cache_dir()?, base, making, progress)?;
         progress("adding the plan's files to the image");
         fill(paths, digest, making)
     };

@@ -574,7 +574,6 @@ fn add_image(config: &mut Value) {
             mounts.push(copy);
         }
     }
-    config["mounts"] = json!(mounts);
     let mut devices = list(config, "/linux/devices");
     // Linux `Documentation/admin-guide/devices.txt`: the devices that every container has.
     for (name, major, minor) in [
@@ -585,11 +584,21 @@ fn add_image(config: &mut Value) {
         ("urandom", 1, 9),
         ("tty", 5, 0),
     ] {
-        devices.push(
-            json!({"path": inside(&format!("/dev/{name}")), "type": "c", "major": major, "minor": minor,
-                            "fileMode": 0o666, "uid": 0, "gid": 0}),
-        );
+        let path = inside(&format!("/dev/{name}"));
+        if rootless::is_root() {
+            devices.push(
+                json!({"path": path, "type": "c", "major": major, "minor": minor,
+                                "fileMode": 0o666, "uid": 0, "gid": 0}),
+            );
+        } else {
+            // A user namespace makes no device: those of the host are mounted.
+            mounts.push(
+                json!({"destination": path, "type": "bind", "source": format!("/dev/{name}"),
+                               "options": ["bind", "nosuid", "noexec"]}),
+            );
+        }
     }
+    config["mounts"] = json!(mounts);
     config["linux"]["devices"] = json!(devices);
     for key in ["maskedPaths", "readonlyPaths"] {
         let mut paths = list(config, &format!("/linux/{key}"));

@@ -68,7 +68,8 @@ if ! [ -e proc/self ]; then
     mkdir dev/pts dev/shm dev/mqueue
     mount -t devpts -o nosuid,noexec,newinstance,ptmxmode=0666,mode=0620 devpts dev/pts
     mount -t tmpfs -o nosuid,nodev,noexec,mode=1777,size=64m shm dev/shm
-    mount -t mqueue -o nosuid,nodev,noexec mqueue dev/mqueue
+    # A user namespace mounts it only with an IPC namespace of its own.
+    mount -t mqueue -o nosuid,nodev,noexec mqueue dev/mqueue 2>/dev/null || rmdir dev/mqueue
 fi
 for link in ptmx:pts/ptmx fd:/proc/self/fd stdin:/proc/self/fd/0 stdout:/proc/self/fd/1 stderr:/proc/self/fd/2; do
     [ -e "dev/${link%%:*}" ] || [ -L "dev/${link%%:*}" ] || ln -s "${link#*:}" "dev/${link%%:*}"

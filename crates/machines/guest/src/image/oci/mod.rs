@@ -12,6 +12,7 @@
 
 mod enter;
 mod layout;
+mod lost;
 mod program;
 mod stream;
 
@@ -25,6 +26,7 @@ use super::{
 };
 use crate::image;
 use layout::{Config, Execution, Layout};
+use lost::Lost;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -35,10 +37,10 @@ use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use stream::{Hashed, Plain};
 use vtax_files::Dir;
-use vtax_host::HostError;
 use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_host::untrusted::archive::Refusal;
 use vtax_host::untrusted::tar::{self, Entries};
+use vtax_host::{HostError, rootless};
 
 /// The image of a guest.
 pub const PARAMETER: Parameter = Parameter::unset(
@@ -63,7 +65,7 @@ pub fn entered(settings: &Settings) -> Option<&str> {
 }
 
 /// The version of this builder, which changes whenever the same image results in different files.
-const BUILDER: &str = "2";
+const BUILDER: &str = "3";
 /// The file that describes an unpacked image, beside its tree.
 const ABOUT: &str = "image.json";
 
@@ -225,7 +227,7 @@ pub fn ensure_in(
         Some(above::room_mib(base)),
         unpacked,
         |making, progress| {
-            above::link(base, making)?;
+            above::link(cache, base, making, progress)?;
             fill(source, content, digest, making, progress)
         },
         progress,
@@ -254,9 +256,9 @@ fn fill(
     fs::create_dir(&place).map_err(HostError::file("create", &place))?;
     progress(&format!("unpacking the image {source}"));
     let tree = Tree::open(&place)?;
-    let (execution, devices) = content.unpack(&tree, dir, progress)?;
-    if devices > 0 {
-        progress(&format!("left out {devices} device nodes of the image"));
+    let (execution, lost) = content.unpack(&tree, dir, progress)?;
+    for line in lost.lines() {
+        progress(&line);
     }
     for file in enter::complete(&tree, &execution, Path::new(&source.to_string()))? {
         put(root, file.path, file.mode, &file.content)?;
@@ -318,21 +320,20 @@ impl Content {
         }
     }
 
-    /// Unpacks it. Returns how it runs, and the number of device nodes that were left out. `dir` is for temporary
-    /// files.
+    /// Unpacks it. Returns how it runs, and what it lacks. `dir` is for temporary files.
     fn unpack(
         self,
         tree: &Tree,
         dir: &Path,
         progress: &mut dyn FnMut(&str),
-    ) -> Result<(Execution, u64), HostError> {
+    ) -> Result<(Execution, Lost), HostError> {
         match self {
             Self::Layers(layout) => unpack(&layout, tree, dir, BOUNDS),
             Self::Directory(path) => {
                 let packed = Packed::start(&path)?;
                 let mut hashed = Hashed::new(packed, BOUNDS.bytes);
                 let mut left = BOUNDS;
-                let devices = apply(&mut hashed, &path, &mut left, &mut |entry, content, _| {
+                let lost = apply(&mut hashed, &path, &mut left, &mut |entry, content, _| {
                     // A root directory is no layer, and has nothing to remove.
                     if image::layer::is_whiteout_entry(entry) {
                         Ok(true)
@@ -341,7 +342,7 @@ impl Content {
                     }
                 })?;
                 hashed.finish().0.finish()?;
-                Ok((Execution::default(), devices))
+                Ok((Execution::default(), lost))
             }
             Self::Engine {
                 engine,
@@ -487,16 +488,15 @@ impl Drop for Packed {
     }
 }
 
-/// Unpacks all layers into a tree, each first into a directory below `dir`. Returns how the image runs, and the number of
-/// devices that were left out.
+/// Unpacks all layers into a tree, each first into a directory below `dir`. Returns how the image runs, and what it lacks.
 fn unpack(
     layout: &Layout,
     tree: &Tree,
     dir: &Path,
     bounds: Bounds,
-) -> Result<(Execution, u64), HostError> {
+) -> Result<(Execution, Lost), HostError> {
     let mut left = bounds;
-    let mut devices = 0;
+    let mut lost = Lost::default();
     let staging = dir.join("layer");
     for layer in &layout.layers {
         fs::create_dir(&staging).map_err(HostError::file("create", &staging))?;
@@ -523,7 +523,7 @@ fn unpack(
                 ),
             ));
         }
-        devices += applied?;
+        lost.add(applied?);
         let (plain, bytes, diff_id) = hashed.finish();
         left.bytes = bytes;
         let digest = plain.finish(&layer.name)?;
@@ -544,7 +544,7 @@ fn unpack(
         vtax_files::remove_all(&staging)?;
     }
     let Config { config, .. } = &layout.config;
-    Ok((config.clone().unwrap_or_default(), devices))
+    Ok((config.clone().unwrap_or_default(), lost))
 }
 
 /// Takes one entry from those that an image may have.
@@ -564,18 +564,18 @@ fn take_entry(left: &mut Bounds, name: &Path) -> Result<(), HostError> {
 type Sink<'a> =
     &'a mut dyn FnMut(&tar::Entry, &mut dyn Read, &mut Bounds) -> Result<bool, HostError>;
 
-/// Adds all entries of one archive. Returns the number of devices that were left out.
+/// Adds all entries of one archive. Returns what could not be made.
 fn apply<R: Read>(
     from: &mut Hashed<R>,
     name: &Path,
     left: &mut Bounds,
     add: Sink<'_>,
-) -> Result<u64, HostError> {
+) -> Result<Lost, HostError> {
     let applied = apply_entries(&mut Entries::new(&mut *from), name, left, add);
-    let devices = match applied {
+    let lost = match applied {
         // Beyond its bound, the archive reads as one that is cut short.
-        _ if from.is_over => 0,
-        Ok(devices) => devices,
+        _ if from.is_over => Lost::default(),
+        Ok(lost) => lost,
         Err(error) => return Err(error),
     };
     // What follows the archive's end is part of the digest.
@@ -588,7 +588,7 @@ fn apply<R: Read>(
         ));
     }
     rest?;
-    Ok(devices)
+    Ok(lost)
 }
 
 fn apply_entries(
@@ -596,9 +596,9 @@ fn apply_entries(
     name: &Path,
     left: &mut Bounds,
     add: Sink<'_>,
-) -> Result<u64, HostError> {
-    let mut devices = 0;
-    while let Some(entry) = entries
+) -> Result<Lost, HostError> {
+    let mut lost = Lost::default();
+    while let Some(mut entry) = entries
         .next_entry()
         .map_err(|refusal| refused(refusal, name))?
     {
@@ -610,9 +610,10 @@ fn apply_entries(
                 &format!("it has a path of {levels} levels, and {MOST_DEPTH} are allowed"),
             ));
         }
-        devices += u64::from(!add(&entry, &mut entries.content(), left)?);
+        lost.fit(&mut entry, rootless::has_id);
+        lost.devices += u64::from(!add(&entry, &mut entries.content(), left)?);
     }
-    Ok(devices)
+    Ok(lost)
 }
 
 fn refused(refusal: Refusal, name: &Path) -> HostError {

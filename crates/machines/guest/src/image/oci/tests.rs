@@ -88,8 +88,8 @@ impl Fake {
         let into = tempfile::tempdir().unwrap();
         let layout = Layout::open(self.path())?;
         let dir = tempfile::tempdir().unwrap();
-        let (_, devices) = unpack(&layout, &Tree::open(into.path())?, dir.path(), bounds)?;
-        Ok((into, devices))
+        let (_, lost) = unpack(&layout, &Tree::open(into.path())?, dir.path(), bounds)?;
+        Ok((into, lost.devices))
     }
 
     fn refused(&self) -> String {
