@@ -60,12 +60,13 @@ pub(super) fn lines(findings: &[Finding], summary: &Summary) -> Vec<Line> {
         }
     });
     lines.extend(guests(findings));
-    if rootless::user().is_some() {
-        lines.push(line(Answer::Partly, "without root", rootless::SCOPE));
+    if let Some(ids) = rootless::ids() {
+        let text = format!("{}; {ids}", rootless::SCOPE);
+        lines.push(line(Answer::Partly, "without root", text));
         lines.push(line(
             Answer::No,
             "needs root",
-            "density on this host, cap, image build, testbed build, meter calibrate: sudo vtax …",
+            "density on this host, cap, testbed build, meter calibrate: sudo vtax …",
         ));
     } else if !is_root {
         lines.push(line(Answer::Yes, "without root", WITHOUT_ROOT));
