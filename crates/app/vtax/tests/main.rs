@@ -44,6 +44,7 @@ mod remote_machine;
 mod rootless;
 mod rootless_files;
 mod rootless_hostile;
+mod rootless_images;
 mod run;
 mod setup;
 mod shapes;
