@@ -172,9 +172,9 @@ pub struct ExplainArgs {
 
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// The time after which the command is killed.
-    #[arg(long, value_name = "SECONDS")]
-    pub limit: u32,
+    /// The root that the command enters, whose files are printed.
+    #[arg(long, value_name = "DIR")]
+    pub root: PathBuf,
     /// The command.
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub line: Vec<String>,

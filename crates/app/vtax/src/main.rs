@@ -97,7 +97,7 @@ fn main() -> ExitCode {
         Command::Restore(arguments) => commands::run::restore(&arguments),
         Command::Load(command) => commands::load::execute(&command),
         Command::Trace(arguments) => {
-            trace::trace(&arguments.line, arguments.limit, &mut terminal::data())
+            trace::trace(&arguments.line, &arguments.root, &mut terminal::data())
                 .map_err(Into::into)
         }
         Command::Explain(arguments) => commands::explain::run(&arguments),

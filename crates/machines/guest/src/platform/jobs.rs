@@ -7,7 +7,7 @@ use super::{CommandLine, Finished, Job};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 use vtax_core::Nanoseconds;
@@ -131,11 +131,7 @@ impl Jobs {
             output.read().map_err(HostError::file("read", what))
         };
         Ok(Some(Finished {
-            // A status has either a code or a signal.
-            code: status
-                .code()
-                .or_else(|| status.signal().map(|signal| 128 + signal))
-                .unwrap_or(-1),
+            code: code_of(status),
             stdout: read(stdout)?,
             stderr: read(stderr)?,
         }))
@@ -204,6 +200,13 @@ impl Drop for Jobs {
     fn drop(&mut self) {
         self.reap();
     }
+}
+
+/// The code of a command that has ended, as a shell has it: 128 and its number for a signal.
+pub(crate) fn code_of(status: ExitStatus) -> i32 {
+    let signal = status.signal().map(|signal| 128 + signal);
+    // A status has either a code or a signal.
+    status.code().or(signal).unwrap_or(-1)
 }
 
 #[cfg(test)]

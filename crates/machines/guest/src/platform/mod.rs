@@ -4,7 +4,7 @@
 pub mod bubblewrap;
 pub mod container;
 pub mod host_root;
-mod jobs;
+pub(crate) mod jobs;
 pub mod native;
 pub mod nspawn;
 pub mod oci;
@@ -13,7 +13,7 @@ mod processes;
 pub mod qemu;
 mod root;
 mod shared_kernel;
-mod spool;
+pub(crate) mod spool;
 pub mod vm;
 pub mod vmm;
 pub mod xen;

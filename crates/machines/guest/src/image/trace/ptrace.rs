@@ -1,18 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The calls of ptrace(2) that a tracer needs. No library that this program has offers them.
+//! The calls of ptrace(2) and seccomp(2) that a tracer needs. No library that this program has offers them.
 
 use std::io;
 
 /// What a traced process is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// The entry of a system call, with its number and its arguments.
+    /// The entry of a system call of [`filter`], with its number and its arguments.
     Entry { number: i64, arguments: [u64; 6] },
     /// The exit of a system call, and whether it succeeded.
     Exit { succeeded: bool },
-    /// Neither.
+    /// A system call by the numbers of another architecture, which a program of 32 bits makes.
+    Foreign,
+    /// None of these.
     Other,
 }
+
+/// The architecture of this program (Linux, `include/uapi/linux/audit.h`): 64 bits, little-endian.
+const ARCHITECTURE: u32 = 0xc000_0000
+    | if cfg!(target_arch = "aarch64") {
+        libc::EM_AARCH64 as u32
+    } else {
+        libc::EM_X86_64 as u32
+    };
 
 /// The request of `struct ptrace_syscall_info` (Linux, `include/uapi/linux/ptrace.h`, since 5.3).
 const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
@@ -25,10 +35,56 @@ pub(super) fn trace_me() -> io::Result<()> {
     check(unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) })
 }
 
-/// Has a stopped process stop at system calls with a signal of their own, at the execution of programs, and in all
-/// processes and threads that it starts. All of them end with the tracer.
+/// The filter by which a traced process stops at the entry of the system calls with these numbers, and of all by the
+/// numbers of another architecture. A stop costs a hundred times a system call, so that others must not stop.
+pub(super) fn filter(numbers: impl Iterator<Item = libc::c_long>) -> Vec<libc::sock_filter> {
+    // Of `struct seccomp_data` (Linux, `include/uapi/linux/seccomp.h`).
+    const AT_NUMBER: u32 = 0;
+    const AT_ARCHITECTURE: u32 = 4;
+    let line = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let load = |at| line(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at);
+    let answer = |answer| line(libc::BPF_RET | libc::BPF_K, 0, 0, answer);
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let mut lines = vec![
+        load(AT_ARCHITECTURE),
+        line(equal, 1, 0, ARCHITECTURE),
+        answer(libc::SECCOMP_RET_TRACE),
+        load(AT_NUMBER),
+    ];
+    for number in numbers {
+        let same = line(equal, 0, 1, number as u32);
+        lines.extend([same, answer(libc::SECCOMP_RET_TRACE)]);
+    }
+    lines.push(answer(libc::SECCOMP_RET_ALLOW));
+    lines
+}
+
+/// Puts this process and all that it starts below a filter.
+pub(super) fn obey(filter: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(filter.len()).map_err(io::Error::other)?,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel copies `len` lines from `filter`, which lives beyond the call, and changes none of them.
+    check(libc::c_long::from(unsafe {
+        libc::prctl(
+            libc::PR_SET_SECCOMP,
+            libc::SECCOMP_MODE_FILTER,
+            &raw const program,
+        )
+    }))
+}
+
+/// Has a stopped process stop at the system calls of its filter, at the execution of programs, and in all processes and
+/// threads that it starts. All of them end with the tracer.
 pub(super) fn follow(pid: i32) -> io::Result<()> {
     let options = libc::PTRACE_O_TRACESYSGOOD
+        | libc::PTRACE_O_TRACESECCOMP
         | libc::PTRACE_O_TRACEEXEC
         | libc::PTRACE_O_TRACEFORK
         | libc::PTRACE_O_TRACEVFORK
@@ -38,10 +94,16 @@ pub(super) fn follow(pid: i32) -> io::Result<()> {
     check(unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, pid, 0, options) })
 }
 
-/// Lets a stopped process run to its next system call, with a signal or 0. One that was killed meanwhile is no error.
-pub(super) fn resume(pid: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: this request takes no pointers.
-    match check(unsafe { libc::ptrace(libc::PTRACE_SYSCALL, pid, 0, signal) }) {
+/// Lets a stopped process run, with a signal or 0, to the exit of the system call that it is in (`to_exit`) or to its next
+/// stop. One that was killed meanwhile is no error.
+pub(super) fn resume(pid: i32, signal: i32, to_exit: bool) -> io::Result<()> {
+    let request = if to_exit {
+        libc::PTRACE_SYSCALL
+    } else {
+        libc::PTRACE_CONT
+    };
+    // SAFETY: these requests take no pointers.
+    match check(unsafe { libc::ptrace(request, pid, 0, signal) }) {
         Err(cause) if cause.raw_os_error() == Some(libc::ESRCH) => Ok(()),
         other => other,
     }
@@ -61,9 +123,12 @@ pub(super) fn stop(pid: i32) -> io::Result<Stop> {
     };
     check(result)?;
     let [first, _, _, number, arguments @ ..] = words;
-    // PTRACE_SYSCALL_INFO_ENTRY is 1, and PTRACE_SYSCALL_INFO_EXIT is 2.
-    Ok(match first.to_ne_bytes()[0] {
-        1 => Stop::Entry {
+    let [operation, _, _, _, architecture @ ..] = first.to_ne_bytes();
+    let is_foreign = u32::from_ne_bytes(architecture) != ARCHITECTURE;
+    // PTRACE_SYSCALL_INFO_EXIT is 2, and PTRACE_SYSCALL_INFO_SECCOMP is 3, which is at an entry.
+    Ok(match operation {
+        3 if is_foreign => Stop::Foreign,
+        3 => Stop::Entry {
             number: number.cast_signed(),
             arguments,
         },
@@ -90,12 +155,6 @@ pub(super) fn wait() -> io::Result<Option<(i32, i32)>> {
             _ => return Err(cause),
         }
     }
-}
-
-/// Ends this process by SIGALRM after some seconds.
-pub(super) fn end_after(seconds: u32) {
-    // SAFETY: this call takes no pointers, and the process has no handler of the signal.
-    unsafe { libc::alarm(seconds) };
 }
 
 fn check(result: libc::c_long) -> io::Result<()> {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The tracer: runs a command, and prints the paths of all files that it and what it starts look at with success.
 
-use super::calls::path_argument;
+use super::calls::{numbers, path_argument};
 use super::ptrace::{self, Stop};
 use super::{MOST_BYTES, MOST_PATHS};
+use crate::platform::jobs::code_of;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -11,9 +12,9 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Component, Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use vtax_host::HostError;
 
 /// The directories whose files are of the system that runs, and not of its root file system.
@@ -22,31 +23,38 @@ const LEFT_OUT: [&str; 4] = ["/dev", "/proc", "/run", "/sys"];
 /// The longest path (Linux, `include/uapi/linux/limits.h`, `PATH_MAX`).
 const PATH_MAX: usize = 4096;
 
-/// Runs a command and writes the paths to `output`, each ended by a zero byte, when they are first seen. Only what is seen
-/// from another root than this process's is written, as that root shows it: the command enters its root itself. The last
-/// record is `=` with the command's status, as a shell has it. It is missing where this process and all that it traces were
-/// killed, as they are after `seconds`.
+/// The record of the command's status begins with it.
+pub(super) const STATUS: u8 = b'=';
+/// The record of a program of another architecture, whose files are not seen.
+pub(super) const FOREIGN: &[u8] = b"!";
+
+/// Runs a command and writes records to `output`, each ended by a zero byte, when they are first known: the paths of files,
+/// [`FOREIGN`], and [`STATUS`] with the command's status as a shell has it. Only what is seen from `root` and from roots
+/// below it is written, as `root` shows it: the command enters it itself. Returns when all that the command started has
+/// ended, and what runs when this process ends is killed.
 ///
 /// # Errors
-/// When the command cannot be started or traced, or `output` not be written.
-pub fn trace(line: &[String], seconds: u32, output: &mut dyn Write) -> Result<(), HostError> {
+/// When the root is missing, the command cannot be started or traced, or `output` not be written.
+pub fn trace(line: &[String], root: &Path, output: &mut dyn Write) -> Result<(), HostError> {
     let (program, arguments) = line.split_first().ok_or_else(|| HostError::Invalid {
         what: "an empty command line".to_owned(),
         problem: "it names no program to trace".to_owned(),
     })?;
-    ptrace::end_after(seconds);
+    let root = root.canonicalize().map_err(HostError::file("read", root))?;
     let mut command = Command::new(program);
     command
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::null());
-    // SAFETY: the function calls ptrace(2) alone, which is safe between fork and exec.
-    unsafe { command.pre_exec(ptrace::trace_me) };
+    let filter = ptrace::filter(numbers());
+    // SAFETY: the functions make one system call each, which is safe between fork and exec. The execution itself is no call
+    // of the filter: no process stops before its tracer follows it.
+    unsafe { command.pre_exec(move || ptrace::trace_me().and_then(|()| ptrace::obey(&filter))) };
     let wrong = |cause| HostError::process("trace", format!("`{program}`"))(cause);
     let child = command.spawn().map_err(wrong)?;
-    let first = i32::try_from(child.id()).unwrap_or(i32::MAX);
     Tracer {
-        first,
+        first: i32::try_from(child.id()).unwrap_or(i32::MAX),
+        root,
         seen: HashSet::new(),
         bytes: 0,
         entered: HashMap::new(),
@@ -59,6 +67,9 @@ pub fn trace(line: &[String], seconds: u32, output: &mut dyn Write) -> Result<()
 struct Tracer<'a> {
     /// The command's process.
     first: i32,
+    /// The root that the command enters, as this process sees it.
+    root: PathBuf,
+    /// The records that were written.
     seen: HashSet<Vec<u8>>,
     bytes: u64,
     /// The known processes and threads, with the path of the system call that each is in.
@@ -68,24 +79,20 @@ struct Tracer<'a> {
 
 impl Tracer<'_> {
     fn run(mut self) -> io::Result<()> {
-        let mut code = 0;
         while let Some((pid, status)) = ptrace::wait()? {
-            if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
-                self.entered.remove(&pid);
-                if pid == self.first {
-                    code = if libc::WIFEXITED(status) {
-                        libc::WEXITSTATUS(status)
-                    } else {
-                        128 + libc::WTERMSIG(status)
-                    };
-                }
-            } else if libc::WIFSTOPPED(status) {
+            if libc::WIFSTOPPED(status) {
                 let signal = self.stopped(pid, status)?;
-                ptrace::resume(pid, signal)?;
+                let is_in_call = matches!(self.entered.get(&pid), Some(Some(_)));
+                ptrace::resume(pid, signal, is_in_call)?;
+                continue;
+            }
+            self.entered.remove(&pid);
+            if pid == self.first {
+                let code = code_of(ExitStatus::from_raw(status));
+                self.write(&[&[STATUS], code.to_string().as_bytes()].concat())?;
             }
         }
-        write!(self.output, "={code}\0")?;
-        self.output.flush()
+        Ok(())
     }
 
     /// Handles a stop, and returns the signal to go on with.
@@ -103,11 +110,12 @@ impl Tracer<'_> {
                 return Ok(0);
             }
         }
-        if signal == libc::SIGTRAP | 0x80 {
+        let event = status >> 16;
+        if event == libc::PTRACE_EVENT_SECCOMP || signal == libc::SIGTRAP | 0x80 {
             // A process that was killed meanwhile is at nothing.
             match ptrace::stop(pid).unwrap_or(Stop::Other) {
                 Stop::Entry { number, arguments } => {
-                    let path = entry(pid, number, arguments);
+                    let path = self.entry(pid, number, arguments);
                     self.entered.insert(pid, path);
                 }
                 Stop::Exit { succeeded } => {
@@ -116,37 +124,93 @@ impl Tracer<'_> {
                         self.add(&path)?;
                     }
                 }
+                Stop::Foreign => self.write(FOREIGN)?,
                 Stop::Other => {}
             }
-            return Ok(0);
-        }
-        match status >> 16 {
-            0 => Ok(signal),
-            libc::PTRACE_EVENT_EXEC => {
-                let program = self.entered.get(&pid).cloned().flatten();
-                for path in executed(pid, program) {
-                    self.add(&path)?;
-                }
-                Ok(0)
+        } else if event == libc::PTRACE_EVENT_EXEC {
+            // Where another thread than the first executed the program, the first has ended in its call.
+            self.entered.insert(pid, None);
+            for path in self.executed(pid) {
+                self.add(&path)?;
             }
-            _ => Ok(0),
+        } else if event == 0 {
+            return Ok(signal);
         }
+        Ok(0)
     }
 
-    /// Writes a path that was not seen before.
+    /// Writes a path.
     fn add(&mut self, path: &Path) -> io::Result<()> {
-        let bytes = path.as_os_str().as_bytes();
-        let is_left_out = LEFT_OUT.iter().any(|left| path.starts_with(left));
-        let length = bytes.len() as u64 + 1;
-        if is_left_out || self.seen.len() >= MOST_PATHS || self.bytes + length > MOST_BYTES {
+        if LEFT_OUT.iter().any(|left| path.starts_with(left)) {
             return Ok(());
         }
-        if self.seen.insert(bytes.to_vec()) {
+        self.write(path.as_os_str().as_bytes())
+    }
+
+    /// Writes a record that was not seen before.
+    fn write(&mut self, record: &[u8]) -> io::Result<()> {
+        let length = record.len() as u64 + 1;
+        let is_beyond = self.seen.len() >= MOST_PATHS || self.bytes + length > MOST_BYTES;
+        if is_beyond && record.first() == Some(&b'/') {
+            return Ok(());
+        }
+        if self.seen.insert(record.to_vec()) {
             self.bytes += length;
-            self.output.write_all(&[bytes, &[0]].concat())?;
+            self.output.write_all(&[record, &[0]].concat())?;
             self.output.flush()?;
         }
         Ok(())
+    }
+
+    /// The root of a process, as the root that the command enters shows it; `None` before a process has entered it.
+    fn root_of(&self, pid: i32) -> Option<PathBuf> {
+        inside(&link(pid, "root")?, &self.root)
+    }
+
+    /// The path of a system call that begins, as the root that the command enters shows it.
+    fn entry(&self, pid: i32, number: i64, arguments: [u64; 6]) -> Option<PathBuf> {
+        let argument = path_argument(number)?;
+        let descriptor = argument.directory.and_then(|at| arguments.get(at));
+        // The kernel takes the lower half of the register.
+        let descriptor = descriptor.map(|at| (*at as u32).cast_signed());
+        self.named(pid, descriptor, *arguments.get(argument.path)?)
+    }
+
+    /// The path at an address of a process, from its working directory or another on.
+    fn named(&self, pid: i32, directory: Option<i32>, address: u64) -> Option<PathBuf> {
+        let root = self.root_of(pid)?;
+        let given = text(pid, address)?;
+        if given.as_os_str().is_empty() {
+            // A call on the descriptor itself, whose opening was seen.
+            return None;
+        }
+        if given.is_absolute() {
+            return Some(below(&root, &given));
+        }
+        let directory = match directory {
+            None | Some(libc::AT_FDCWD) => link(pid, "cwd")?,
+            Some(descriptor) => link(pid, &format!("fd/{descriptor}"))?,
+        };
+        Some(below(&inside(&directory, &self.root)?, &given))
+    }
+
+    /// The files that the kernel opened to execute a program: the program, and the interpreters and the loader that it
+    /// names.
+    fn executed(&self, pid: i32) -> Vec<PathBuf> {
+        let Some(root) = self.root_of(pid) else {
+            return Vec::new();
+        };
+        // As the command named it, and the last interpreter.
+        let given = name_address(pid).and_then(|address| self.named(pid, None, address));
+        let real = link(pid, "exe").and_then(|exe| inside(&exe, &self.root));
+        let mut all: Vec<PathBuf> = given.into_iter().chain(real).collect();
+        // Each names the next one by a path that may lead over links, which no other place shows.
+        for at in 0..MOST_INTERPRETERS {
+            let file = all.get(at).and_then(|path| open(&self.root, path).ok());
+            let named = file.and_then(|file| interpreter(&file));
+            all.extend(named.map(|path| below(&root, &path)));
+        }
+        all
     }
 }
 
@@ -155,58 +219,16 @@ fn link(pid: i32, name: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/{name}")).ok()
 }
 
-/// The path of a system call that begins, as the process's root shows it.
-fn entry(pid: i32, number: i64, arguments: [u64; 6]) -> Option<PathBuf> {
-    let argument = path_argument(number)?;
-    let root = link(pid, "root").filter(|root| root != Path::new("/"))?;
-    let given = text(pid, *arguments.get(argument.path)?)?;
-    let base = || {
-        let descriptor = argument.directory.and_then(|at| arguments.get(at));
-        // The kernel takes the lower half of the register.
-        let descriptor = descriptor.map(|at| (*at as u32).cast_signed());
-        let directory = match descriptor {
-            None | Some(libc::AT_FDCWD) => link(pid, "cwd")?,
-            Some(descriptor) => link(pid, &format!("fd/{descriptor}"))?,
-        };
-        inside(&directory, &root)
-    };
-    if given.is_absolute() {
-        Some(tidy(&given))
-    } else if given.as_os_str().is_empty() {
-        // A call on the descriptor itself, whose opening was seen.
-        None
-    } else {
-        Some(tidy(&base()?.join(given)))
-    }
-}
-
 /// A path of this process's root as it is below another root.
 fn inside(path: &Path, root: &Path) -> Option<PathBuf> {
     Some(Path::new("/").join(path.strip_prefix(root).ok()?))
 }
 
-/// A path without `.`. One with `..` keeps it, since what is before it may be a link.
-fn tidy(path: &Path) -> PathBuf {
-    path.components()
-        .filter(|part| *part != Component::CurDir)
-        .collect()
-}
-
-/// The files that the kernel opened to execute a program: the program, and the interpreters and the loader that it names.
-fn executed(pid: i32, program: Option<PathBuf>) -> Vec<PathBuf> {
-    let Some(root) = link(pid, "root").filter(|root| root != Path::new("/")) else {
-        return Vec::new();
-    };
-    let real = link(pid, "exe").and_then(|exe| inside(&exe, &root));
-    let mut all: Vec<PathBuf> = program.into_iter().chain(real).collect();
-    // Each names the next one by a path that may lead over links, which no other place shows.
-    for at in 0..MOST_INTERPRETERS {
-        let Some(file) = all.get(at).and_then(|path| open(&root, path).ok()) else {
-            break;
-        };
-        all.extend(interpreter(&file));
-    }
-    all
+/// A path from a directory on, without `.`. `..` is kept, since what is before it may be a link.
+fn below(directory: &Path, path: &Path) -> PathBuf {
+    let parts = path.components();
+    let parts = parts.filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
+    directory.components().chain(parts).collect()
 }
 
 /// The most files that name the next one. The kernel follows four scripts (Linux, `fs/exec.c`).
@@ -220,7 +242,7 @@ fn open(root: &Path, path: &Path) -> io::Result<File> {
     Ok(openat2(&root, path, flags, Mode::empty(), resolve)?.into())
 }
 
-/// The interpreter of a script, or the loader of a program of 64 bits (ELF, "Program Header", `PT_INTERP`).
+/// The interpreter of a script, or the loader of a program (ELF, "Program Header", `PT_INTERP`).
 fn interpreter(file: &File) -> Option<PathBuf> {
     let read = |at: u64, length: usize| -> Option<Vec<u8>> {
         let mut bytes = vec![0; length.min(PATH_MAX)];
@@ -235,7 +257,6 @@ fn interpreter(file: &File) -> Option<PathBuf> {
         let name = line.split(u8::is_ascii_whitespace).next()?;
         return path(name);
     }
-    let is_64_bits = head.starts_with(b"\x7fELF\x02");
     let number = |bytes: &[u8], at: usize, length: usize| -> Option<u64> {
         let mut all = [0; 8];
         // Programs of this host have its byte order, which is little-endian on all architectures of vtax.
@@ -243,21 +264,36 @@ fn interpreter(file: &File) -> Option<PathBuf> {
             .copy_from_slice(bytes.get(at..at.checked_add(length)?)?);
         Some(u64::from_le_bytes(all))
     };
-    let (table, size, count) = (
-        number(&head, 32, 8)?,
-        number(&head, 54, 2)?,
-        number(&head, 56, 2)?,
-    );
-    for entry in 0..count.min(64) {
-        let at = table.checked_add(entry.checked_mul(size)?)?;
+    // The length of addresses; where the file has the place, size and number of headers; where one has place and length.
+    let (word, table, offset, length) = match head.strip_prefix(b"\x7fELF")?.first()? {
+        1 => (4, [28, 42, 44], 4, 16),
+        2 => (8, [32, 54, 56], 8, 32),
+        _ => return None,
+    };
+    let [place, size, count] = table;
+    let (place, size) = (number(&head, place, word)?, number(&head, size, 2)?);
+    for entry in 0..number(&head, count, 2)?.min(64) {
+        let at = place.checked_add(entry.checked_mul(size)?)?;
         let header = read(at, 56)?;
-        if is_64_bits && number(&header, 0, 4)? == 3 {
-            let length = usize::try_from(number(&header, 32, 8)?).ok()?;
-            let name = read(number(&header, 8, 8)?, length)?;
+        if number(&header, 0, 4)? == u64::from(libc::PT_INTERP) {
+            let length = usize::try_from(number(&header, length, word)?).ok()?;
+            let name = read(number(&header, offset, word)?, length)?;
             return path(name.split(|byte| *byte == 0).next()?);
         }
     }
     None
+}
+
+/// Where a process that executed a program has its name, in the auxiliary vector of 64 bits.
+fn name_address(pid: i32) -> Option<u64> {
+    let vector = fs::read(format!("/proc/{pid}/auxv")).ok()?;
+    let (entries, _) = vector.as_chunks::<16>();
+    entries.iter().find_map(|entry| {
+        let number = |half: &[u8]| Some(u64::from_ne_bytes(half.try_into().ok()?));
+        let (key, value) = entry.split_at(8);
+        let is_name = number(key)? == libc::AT_EXECFN;
+        is_name.then_some(number(value)?)
+    })
 }
 
 /// The text at an address of a process.
@@ -296,7 +332,10 @@ mod tests {
         );
         assert_eq!(inside(root, root), Some("/".into()));
         assert_eq!(inside(Path::new("/run/other"), root), None);
-        assert_eq!(tidy(Path::new("/a/./b/../c")), Path::new("/a/b/../c"));
+        let joined = |directory: &str, path: &str| below(Path::new(directory), Path::new(path));
+        assert_eq!(joined("/", "/a/./b/../c"), Path::new("/a/b/../c"));
+        assert_eq!(joined("/a", "../c/"), Path::new("/a/../c"));
+        assert_eq!(joined("/sub", "/a"), Path::new("/sub/a"));
     }
 
     #[test]
@@ -310,11 +349,39 @@ mod tests {
         };
         assert_eq!(of(b"#! /usr/bin/env sh\n"), Some("/usr/bin/env".into()));
         assert_eq!(of(b"#!/bin/sh"), Some("/bin/sh".into()));
-        let mut header = b"\x7fELF\x02".to_vec();
-        header.resize(64, 0xff);
-        for hostile in [&b""[..], b"\x7fELF\x02", &header, b"text"] {
-            assert_eq!(of(hostile), None);
+        let mut of_32_bits = vec![0; 84];
+        for (at, bytes) in [
+            (0, &b"\x7fELF\x01"[..]),
+            (28, &[52]),
+            (42, &[32]),
+            (44, &[1]),
+            // The header: its kind, and the place and length of the name behind it.
+            (52, &[3, 0, 0, 0, 84]),
+            (68, &[11]),
+        ] {
+            of_32_bits.splice(at..at + bytes.len(), bytes.iter().copied());
         }
+        of_32_bits.extend_from_slice(b"/lib/ld.so\0and more");
+        assert_eq!(of(&of_32_bits), Some("/lib/ld.so".into()));
+        for class in [1, 2] {
+            let mut header = b"\x7fELF".to_vec();
+            header.push(class);
+            assert_eq!(of(&header), None);
+            header.resize(64, 0xff);
+            assert_eq!(of(&header), None);
+        }
+        for other in [&b""[..], b"\x7fELF", b"\x7fELF\x03", b"text"] {
+            assert_eq!(of(other), None);
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_program_is_in_its_process() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let name = super::text(pid, name_address(pid).unwrap()).unwrap();
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(name.file_name(), own.file_name());
+        assert_eq!(name_address(i32::MAX), None);
     }
 
     #[test]
