@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The integration tests of vtax-guest, in one program.
+//! The integration tests of vtax-guest, in one program, which is also the tracer of dry runs.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,8 +21,14 @@ mod open_vswitch;
 mod qemu;
 mod seats;
 mod shared_kernel;
+mod trace;
 mod vmm;
 
-fn main() {
-    vtax_testkit::main();
+fn main() -> std::process::ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    match arguments.next().as_deref() {
+        Some("trace") => trace::tracer(arguments),
+        Some(trace::FILES_USED) => trace::files_used(arguments),
+        _ => vtax_testkit::main(),
+    }
 }
