@@ -353,16 +353,24 @@ fn has_interval(home: &Home) -> bool {
 #[test(needs = [without_root()])]
 fn a_service_that_ends_is_reported_and_the_recording_goes_on() {
     let home = Home::new();
-    let running = Running::start(&home, "#!/bin/sh\nsleep 1\n");
+    let script = "#!/bin/sh\nwhile [ ! -e end ]; do sleep 0.1; done\n";
+    let running = Running::start(&home, script);
     let pid = running.pid();
-    let output = home.recorder(&pid).args(["--for", "3s"]).output().unwrap();
-    let message = text(&output.stderr);
-    assert!(output.status.success(), "{message}");
+    let log = home.path().join("log");
+    let errors = fs::File::create(&log).unwrap();
+    let mut recorder = Running(home.recorder(&pid).stderr(errors).spawn().unwrap());
+    wait_in(&mut recorder.0, 60, || has_interval(&home));
+    fs::write(home.path().join("end"), "").unwrap();
+    let message = || fs::read_to_string(&log).unwrap();
     let ended = format!("process {pid} (my-service) and those that it started have ended");
-    assert!(message.contains(&ended), "{message}");
+    wait_in(&mut recorder.0, 60, || message().contains(&ended));
+    let signalled = Pid::from_raw(i32::try_from(recorder.0.id()).unwrap()).unwrap();
+    kill_process(signalled, Signal::TERM).unwrap();
+    assert!(in_order(recorder.0.wait().unwrap()), "{}", message());
     assert!(
-        message.contains("soft interrupts and packets of a service are not charged to it"),
-        "{message}"
+        message().contains("soft interrupts and packets of a service are not charged to it"),
+        "{}",
+        message()
     );
 }
 
