@@ -13,9 +13,14 @@ use std::sync::Arc;
 use vtax_observe::NamespaceAccount;
 
 /// The first process: reaps orphans while it waits for the second, which prints a line and then reads until the cell ends.
-/// Control groups that nobody here may write are hidden, because runtimes of containers fail at them.
-const INIT: &str =
-    "(mount -t tmpfs none /sys/fs/cgroup; echo ready; exec cat >/dev/null 2>&1); exit 0";
+/// Control groups of version 1 that nobody here may write are hidden, because runtimes of containers fail at them. Those of
+/// version 2 stay: without a mount of them runc fails.
+const INIT: &str = r#"(
+[ "$(stat --file-system --format %T /sys/fs/cgroup)" = cgroup2fs ] || mount -t tmpfs none /sys/fs/cgroup
+echo ready
+exec cat >/dev/null 2>&1
+)
+exit 0"#;
 
 /// The namespace. It ends with its last clone, or with the cell.
 #[derive(Debug, Clone)]
