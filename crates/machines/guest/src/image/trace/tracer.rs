@@ -29,7 +29,7 @@ pub(super) const STATUS: u8 = b'=';
 pub(super) const FOREIGN: &[u8] = b"!";
 
 /// Runs a command and writes records to `output`, each ended by a zero byte, when they are first known: the paths of files,
-/// [`FOREIGN`], and [`STATUS`] with the command's status as a shell has it. Only what is seen from `root` and from roots
+/// `FOREIGN`, and `STATUS` with the command's status as a shell has it. Only what is seen from `root` and from roots
 /// below it is written, as `root` shows it: the command enters it itself. Returns when all that the command started has
 /// ended, and what runs when this process ends is killed.
 ///
