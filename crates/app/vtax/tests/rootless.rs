@@ -320,8 +320,11 @@ while :; do sleep 0.1; done
     let charged = guest["cpu_seconds"].as_f64().unwrap();
     let message = format!("{charged} of {used} s: {guest}");
     assert!(used > 0.4, "{message}");
-    // Each of the shell's four times is cut to a tick, and so are its children's in the account. It goes on for a while.
-    assert!((used - 0.08..used + 0.2).contains(&charged), "{message}");
+    // Each of the shell's four times is cut to a tick, and so are its children's in the account. It goes on for a while. On
+    // a busy host readings of processes are apart, and the account has an error.
+    let error = guest["cpu_error_seconds"].as_f64().unwrap();
+    let expected = used - 0.08 - error..used + 0.2 + error;
+    assert!(expected.contains(&charged), "{message}");
     // What cannot be separated from the host's is absent, and no 0.
     for name in [
         "hidden_share",
