@@ -130,11 +130,11 @@ fn copy(paths: &[PathBuf], tree: &Tree, bounds: Bounds) -> Result<String, HostEr
 
 /// The digest of entries, in their order.
 #[derive(Default)]
-struct FilesDigest(Sha256);
+pub(super) struct FilesDigest(Sha256);
 
 impl FilesDigest {
-    /// Adds an entry. `take` reads its whole content.
-    fn add(
+    /// Adds an entry, with its time where it has one. `take` reads its whole content.
+    pub(super) fn add(
         &mut self,
         entry: &Entry,
         content: &mut dyn Read,
@@ -150,20 +150,25 @@ impl FilesDigest {
         let mode = entry.mode.to_le_bytes();
         let content = hashed.1.finalize();
         let (name, target) = (entry.name.as_os_str(), target.as_os_str());
-        for part in [
+        let time = (entry.mtime != 0).then(|| entry.mtime.to_le_bytes());
+        let parts = [
             kind.as_bytes(),
             name.as_bytes(),
             &mode,
             target.as_bytes(),
             &content,
-        ] {
+        ];
+        for part in parts
+            .into_iter()
+            .chain(time.iter().map(<[u8; 8]>::as_slice))
+        {
             self.0.update(part.len().to_le_bytes());
             self.0.update(part);
         }
         Ok(())
     }
 
-    fn finish(self) -> String {
+    pub(super) fn finish(self) -> String {
         format!("sha256:{}", hexadecimal(self.0))
     }
 }
