@@ -2,35 +2,22 @@
 //! Builds an image: mmdebstrap installs the tree, mke2fs packs it, without loop devices and without mounts in this
 //! namespace.
 
+use super::debian::{devices, mmdebstrap, sources};
+use super::pack::pack;
 use super::{Recipe, RecipeFile, initrd, kernel};
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use vtax_host::roots::PATH;
 use vtax_host::{HostError, Roots, rootless};
-use vtax_jail::{JailError, OneOwner};
 
 /// The required space in MiB: a tree of 420 MB, its image, mmdebstrap's downloads, and room for a longer recipe.
 pub(super) const NEEDED_MIB: u64 = 2048;
 
 /// Room beside the image below for the files that an image above it gets, in MiB.
 pub(super) const ROOM_MIB: u64 = 512;
-
-/// Room for writes in the image beyond the tree itself. The file is sparse.
-const HEADROOM_MIB: u64 = 256;
-
-/// Paths that no trial reads; they make up a third of the download's unpacked size.
-const EXCLUDED: [&str; 6] = [
-    "/usr/share/doc/*",
-    "/usr/share/info/*",
-    "/usr/share/lintian/*",
-    "/usr/share/locale/*",
-    "/usr/share/man/*",
-    "/var/cache/apt/*.bin",
-];
 
 const BUILDING: &str = ".building-";
 
@@ -266,151 +253,6 @@ fn replace_kernel(
     depend(root, log, progress)
 }
 
-/// The mmdebstrap command that installs these packages, without the suite, the destination and the sources. Its own files
-/// are in the directory `building`.
-///
-/// Where the user namespace of this process has one owner, calls that change owners succeed without effect.
-///
-/// # Errors
-/// When the filter of these calls cannot be built.
-pub(super) fn mmdebstrap(packages: &[String], building: &Path) -> Result<Command, HostError> {
-    // mmdebstrap mounts the host's /sys and /dev/shm in the tree. In namespaces of its own these mounts are
-    // invisible outside, and end with all of its processes when it is killed.
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "unshare", "--mount", "--propagation"]);
-    command.args(["private", "--pid", "--fork", "--kill-child", "--mount-proc"]);
-    command.args(["mmdebstrap", "--variant=minbase", "--verbose"]);
-    if rootless::user().is_some() {
-        // apt downloads as another user where there is one.
-        command.args(["--mode=root", "--aptopt=APT::Sandbox::User \"root\""]);
-        command.env("TMPDIR", building);
-    } else {
-        command.arg("--mode=auto");
-    }
-    if rootless::has_one_owner() {
-        let wrong =
-            |cause: JailError| HostError::process("start", "mmdebstrap")(io::Error::other(cause));
-        let filter = OneOwner::new().map_err(wrong)?;
-        // SAFETY: the function makes system calls alone, and allocates nothing.
-        unsafe { command.pre_exec(move || filter.apply()) };
-    }
-    command.args(EXCLUDED.map(|pattern| format!("--dpkgopt=path-exclude={pattern}")));
-    // Copyright files stay, as licences require.
-    command.arg("--dpkgopt=path-include=/usr/share/doc/*/copyright");
-    command.args(proxies().iter().map(|option| format!("--aptopt={option}")));
-    command.arg(format!("--include={}", packages.join(",")));
-    command.env("LC_ALL", "C.UTF-8");
-    Ok(command)
-}
-
-/// The options of mmdebstrap for a system in which programs run, where a user without root makes it: no user namespace
-/// makes devices, so that those of this host are shown. The first options come before the hooks of a caller, which see them,
-/// and the others after these.
-pub(super) fn devices() -> [Vec<String>; 2] {
-    if rootless::is_root() {
-        return [Vec::new(), Vec::new()];
-    }
-    let names = "null zero full random urandom tty";
-    let each = |what: &str| format!("for name in {names}; do {what}; done");
-    let show = each("touch \"$1/dev/$name\"; mount --bind /dev/$name \"$1/dev/$name\"");
-    let hide = each("umount \"$1/dev/$name\"");
-    [
-        vec![
-            "--skip=chroot/mount/dev".to_owned(),
-            format!("--setup-hook=mkdir -p \"$1/dev\"; {show}"),
-        ],
-        vec![format!("--customize-hook={hide}")],
-    ]
-}
-
-/// Proxy settings of this machine's apt, which mmdebstrap does not read.
-fn proxies() -> Vec<String> {
-    lines_of(
-        "apt-config",
-        &[
-            "dump",
-            "--format",
-            "%f \"%v\";%n",
-            "Acquire::http::Proxy",
-            "Acquire::https::Proxy",
-        ],
-    )
-    .into_iter()
-    .filter(|line| !line.contains("\"\""))
-    .collect()
-}
-
-/// The apt sources of this machine that provide `suite`, so that its own mirror is used.
-pub(super) fn sources(suite: &str) -> Vec<String> {
-    let targets = lines_of(
-        "apt-get",
-        &[
-            "indextargets",
-            "--format",
-            "$(REPO_URI) $(RELEASE) $(COMPONENT)",
-            "Created-By: Packages",
-        ],
-    );
-    sources_from(&targets, suite)
-}
-
-/// The sources for `suite`; empty where the machine has no Debian mirror, and mmdebstrap uses its default.
-fn sources_from(targets: &[String], suite: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut mirror = None;
-    for target in targets {
-        let mut words = target.split_whitespace();
-        let (Some(uri), Some(release), Some("main")) = (words.next(), words.next(), words.next())
-        else {
-            continue;
-        };
-        let archive = uri.trim_end_matches('/').rsplit('/').next();
-        if archive == Some("debian") {
-            mirror.get_or_insert(uri);
-        }
-        let ours = release
-            .strip_prefix(suite)
-            .is_some_and(|rest| matches!(rest, "" | "-updates" | "-security"));
-        if ours && matches!(archive, Some("debian" | "debian-security")) {
-            let line = format!("deb {uri} {release} main");
-            if !lines.contains(&line) {
-                lines.push(line);
-            }
-        }
-    }
-    match mirror {
-        // A mirror of another release also has this suite.
-        Some(mirror)
-            if !lines
-                .iter()
-                .any(|line| line.ends_with(&format!(" {suite} main"))) =>
-        {
-            lines.insert(0, format!("deb {mirror} {suite} main"));
-            lines
-        }
-        Some(_) => lines,
-        None => Vec::new(),
-    }
-}
-
-/// The output lines of a program; none if it fails, since the caller has a default.
-fn lines_of(program: &str, arguments: &[&str]) -> Vec<String> {
-    let output = Command::new(program)
-        .args(arguments)
-        .stderr(Stdio::null())
-        .output();
-    output
-        .ok()
-        .filter(|output| output.status.success())
-        .map(|output| {
-            String::from_utf8_lossy(&output.stdout)
-                .lines()
-                .map(str::to_owned)
-                .collect()
-        })
-        .unwrap_or_default()
-}
-
 /// Runs a program with both its outputs appended to the log; its `I: …` lines are progress, and each tenth of what ninja
 /// builds.
 pub(super) fn run_logged(
@@ -569,142 +411,9 @@ fn take_kernel(root: &Path, destination: &Path) -> Result<String, HostError> {
     Ok(version.clone())
 }
 
-/// The bytes for each inode of a file system of this size, mke2fs's default.
-const BYTES_OF_INODE: u64 = 16384;
-
-/// Packs the tree into a raw ext4 image.
-pub(super) fn pack(root: &Path, image: &Path, log: &Path) -> Result<(), HostError> {
-    let tree = Extent::in_directory(root)?;
-    let size = tree.bytes + (HEADROOM_MIB << 20);
-    // An eighth more for the file system's own structures.
-    let mib = (size + size / 8).div_ceil(1 << 20);
-    let mut command = Command::new("setpriv");
-    command.args([
-        "--pdeathsig",
-        "KILL",
-        "mke2fs",
-        "-q",
-        "-t",
-        "ext4",
-        "-L",
-        "vtax",
-    ]);
-    // No journal: every VM discards its writes. No lazy initialisation: the guest's kernel would finish it during a
-    // trial.
-    command.args(["-O", "^has_journal", "-E", "lazy_itable_init=0", "-m", "0"]);
-    // Of a tree of small files the inodes of a usual file system of its size are too few.
-    let usual = size / BYTES_OF_INODE;
-    if tree.entries > usual / 2 {
-        command.args(["-N", &(tree.entries + usual).to_string()]);
-    }
-    command
-        .arg("-d")
-        .arg(root)
-        .arg(image)
-        .arg(format!("{mib}M"));
-    command.env("PATH", PATH);
-    run_logged(command, log, &mut |_| {})
-}
-
-/// What a tree takes in a file system.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Extent {
-    /// Bytes in blocks of 4 KiB, with inodes and names.
-    bytes: u64,
-    /// Files, directories and links.
-    entries: u64,
-}
-
-impl Extent {
-    fn in_directory(dir: &Path) -> Result<Self, HostError> {
-        let mut total = Self {
-            bytes: 4096,
-            entries: 1,
-        };
-        for entry in fs::read_dir(dir).map_err(HostError::file("read", dir))? {
-            let entry = entry.map_err(HostError::file("read", dir))?;
-            let path = entry.path();
-            let metadata = path
-                .symlink_metadata()
-                .map_err(HostError::file("read", &path))?;
-            let inside = if metadata.is_dir() {
-                Self::in_directory(&path)?
-            } else {
-                Self {
-                    bytes: metadata.len().next_multiple_of(4096),
-                    entries: 1,
-                }
-            };
-            // An inode has 256 bytes, and an entry of a directory 8 beside its name.
-            let name = entry.file_name().len() as u64;
-            total.bytes += inside.bytes + 256 + (8 + name).next_multiple_of(4);
-            total.entries += inside.entries;
-        }
-        Ok(total)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn targets(lines: &[&str]) -> Vec<String> {
-        lines.iter().map(|line| (*line).to_owned()).collect()
-    }
-
-    #[test]
-    #[ignore = "takes 6 s: make test-all"]
-    fn a_tree_of_many_small_files_is_packed_with_an_inode_for_each() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("root");
-        for directory in 0..100 {
-            let directory = root.join(directory.to_string());
-            fs::create_dir_all(&directory).unwrap();
-            for file in 0..1000 {
-                fs::write(directory.join(file.to_string()), "").unwrap();
-            }
-        }
-        assert_eq!(Extent::in_directory(&root).unwrap().entries, 100 * 1001 + 1);
-        let log = folder.path().join("log");
-        let packed = pack(&root, &folder.path().join("root.ext4"), &log);
-        packed.unwrap_or_else(|cause| panic!("{cause}: {}", fs::read_to_string(log).unwrap()));
-    }
-
-    #[test]
-    fn the_mirror_of_this_machine_is_used() {
-        let targets = targets(&[
-            "http://mirror.test/debian/ bookworm main",
-            "http://mirror.test/debian/ bookworm main",
-            "http://mirror.test/debian/ bookworm-updates main",
-            "http://mirror.test/debian-security/ bookworm-security main",
-            "http://mirror.test/debian/ bookworm contrib",
-            "http://mirror.test/debian/ bookworm-backports main",
-            "http://other.test/apt nodistro main",
-        ]);
-        assert_eq!(
-            sources_from(&targets, "bookworm"),
-            [
-                "deb http://mirror.test/debian/ bookworm main",
-                "deb http://mirror.test/debian/ bookworm-updates main",
-                "deb http://mirror.test/debian-security/ bookworm-security main",
-            ]
-        );
-    }
-
-    #[test]
-    fn a_machine_of_another_release_gets_the_suite_from_its_own_mirror() {
-        let targets = targets(&["http://mirror.test/debian trixie main"]);
-        assert_eq!(
-            sources_from(&targets, "bookworm"),
-            ["deb http://mirror.test/debian bookworm main"]
-        );
-    }
-
-    #[test]
-    fn a_machine_without_a_debian_mirror_leaves_the_choice_to_mmdebstrap() {
-        let targets = targets(&["http://other.test/ubuntu jammy main", "garbage", ""]);
-        assert!(sources_from(&targets, "bookworm").is_empty());
-    }
 
     #[test]
     fn a_file_is_never_written_through_a_link_that_leaves_the_tree() {

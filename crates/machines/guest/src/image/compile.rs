@@ -2,9 +2,9 @@
 //! Compiles programs from source, in a temporary Debian system.
 
 use super::build::{
-    NEEDED_MIB, building_prefix, devices, mmdebstrap, require_programs_and_rights, require_space,
-    run_logged, sources,
+    NEEDED_MIB, building_prefix, require_programs_and_rights, require_space, run_logged,
 };
+use super::debian::{devices, mmdebstrap, sources};
 use super::{lock, remove_abandoned};
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
