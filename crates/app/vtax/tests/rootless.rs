@@ -47,6 +47,11 @@ fn as_the(user: u32) -> Command {
     command
 }
 
+/// The options of `vtax run` for one trial on each platform in the files of this host.
+pub fn one_trial(platforms: &str) -> [&str; 6] {
+    ["--platform", platforms, "--runs", "1", "--image", "host"]
+}
+
 /// The home of the user, with vtax: the build's directory may be closed to other users.
 pub struct Home(tempfile::TempDir, u32);
 
@@ -156,17 +161,8 @@ fn a_killed_run_of_an_ordinary_user_leaves_nothing_and_the_next_one_runs() {
     let home = Home::new();
     home.program("my", "#!/bin/sh\nexec sleep 2.71828\n");
     let before = HostState::read();
-    let line = [
-        "--platform",
-        "native",
-        "--runs",
-        "1",
-        "--image",
-        "host",
-        "--",
-        "./my",
-    ];
-    let mut run = home.vtax().arg("run").args(line).spawn().unwrap();
+    let line = [&one_trial("native")[..], &["--", "./my"]].concat();
+    let mut run = home.vtax().arg("run").args(&line).spawn().unwrap();
     wait_in(&mut run, 60, || {
         let record = fs::read_to_string(home.path().join("results/my/run.json"));
         record.is_ok() && has_process("2.71828")
@@ -223,17 +219,8 @@ fn neither_secrets_nor_other_homes_are_in_the_files_of_this_host() {
     let _host = the_host();
     let home = Home::new();
     let script = "cat /etc/shadow; ls -A /root /home /tmp; echo $((1 + 1)) of them";
-    let line = [
-        "--platform",
-        "native",
-        "--runs",
-        "1",
-        "--image",
-        "host",
-        "--metric",
-        "seen=([0-9]+) of them",
-        "1",
-    ];
+    let metric = ["--metric", "seen=([0-9]+) of them", "1"];
+    let line = [&one_trial("native")[..], &metric].concat();
     let secret = tempfile::NamedTempFile::new().unwrap();
     let secret = secret.path().file_name().unwrap().to_str().unwrap();
     let check = format!(

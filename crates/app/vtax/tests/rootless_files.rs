@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Files, input and variants of an ordinary user's commands, in the files of this host.
 
-use crate::rootless::{Home, without_root};
+use crate::rootless::{Home, one_trial, without_root};
 use crate::support::work::{executable, run_in_order, text, trials};
 use crate::support::{HostState, the_host, vtax};
 use std::fs;
@@ -103,15 +103,7 @@ fn what_the_files_of_this_host_cannot_have_is_refused_before_the_run() {
     home.program("my", "#!/bin/sh\nexit 3\n");
     let refused = |options: &[&str], status: i32, reason: &str| {
         let mut command = home.vtax();
-        let start = [
-            "run",
-            "--platform",
-            "native",
-            "--runs",
-            "1",
-            "--image",
-            "host",
-        ];
+        let start = [&["run"][..], &one_trial("native")].concat();
         let output = command.args(start).args(options).output().unwrap();
         let message = text(&output.stderr);
         assert_eq!(output.status.code(), Some(status), "{message}");

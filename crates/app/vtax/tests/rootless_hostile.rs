@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Commands and users that attack the cells of an ordinary user.
 
-use crate::rootless::{Home, has_process, without_root};
+use crate::rootless::{Home, has_process, one_trial, without_root};
 use crate::support::work::{text, trials, wait_in};
 use crate::support::{HostState, the_host};
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,18 +15,10 @@ const OTHER: u32 = 65533;
 
 /// Runs a program of the home on platforms, whether or not its trials count.
 fn attack(home: &Home, platforms: &str, program: &str) -> (Output, Vec<Trial>) {
-    let line = [
-        "run",
-        "--platform",
-        platforms,
-        "--runs",
-        "1",
-        "--image",
-        "host",
-    ];
+    let line = [&["run"][..], &one_trial(platforms)].concat();
     let output = home
         .vtax()
-        .args(line)
+        .args(&line)
         .args(["--", program])
         .output()
         .unwrap();
@@ -128,20 +120,10 @@ fn a_kill_of_a_run_ends_what_left_its_session() {
     );
     for platform in ["native", "container"] {
         let before = HostState::read();
-        let line = [
-            "run",
-            "--platform",
-            platform,
-            "--runs",
-            "1",
-            "--image",
-            "host",
-            "--",
-            "./my",
-        ];
+        let line = [&["run"][..], &one_trial(platform), &["--", "./my"]].concat();
         let mut command = home.vtax();
         let command = command
-            .args(line)
+            .args(&line)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let mut run = command.spawn().unwrap();
@@ -188,22 +170,12 @@ fn a_set_uid_program_and_links_in_the_working_directory_give_a_user_nothing() {
 fn two_users_neither_wait_for_each_other_nor_read_each_other_s_state() {
     let _host = the_host();
     let (one, two) = (Home::new(), Home::of(OTHER));
-    let line = [
-        "run",
-        "--platform",
-        "native",
-        "--runs",
-        "1",
-        "--image",
-        "host",
-        "--",
-        "./my",
-    ];
+    let line = [&["run"][..], &one_trial("native"), &["--", "./my"]].concat();
     one.program("my", "#!/bin/sh\nexec sleep 16.18\n");
     two.program("my", "#!/bin/sh\nexit 0\n");
     let mut command = one.vtax();
     let command = command
-        .args(line)
+        .args(&line)
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let mut first = command.spawn().unwrap();

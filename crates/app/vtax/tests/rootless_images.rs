@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Images and ids of an ordinary user.
 
-use crate::rootless::{Home, USER, without_root};
+use crate::rootless::{Home, USER, one_trial, without_root};
 use crate::support::work::{text, trials};
 use crate::support::{HostState, finish, in_order, the_host};
 use serde_json::json;
@@ -58,19 +58,8 @@ fn a_range_of_ids_is_mapped_where_newuidmap_gives_it_and_one_id_elsewhere() {
         "#!/bin/sh\n: > x\nchown 33:34 x 2>/dev/null; echo owner $(stat -c %u x)\n",
     );
     let owner_in = |script: &str, message: &str| {
-        let line = [
-            "--platform",
-            "native",
-            "--runs",
-            "1",
-            "--image",
-            "host",
-            "--metric",
-            "owner=owner ([0-9]+)",
-            "1",
-            "--",
-            "./change",
-        ];
+        let metric = ["--metric", "owner=owner ([0-9]+)", "1", "--", "./change"];
+        let line = [&one_trial("native")[..], &metric].concat();
         let output = run_with(&home, script, &line);
         let printed = text(&output.stderr);
         assert!(in_order(output.status), "{printed}");
