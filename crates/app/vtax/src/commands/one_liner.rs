@@ -105,11 +105,12 @@ pub fn faults(text: &str, found: &Diagnostics) -> CommandLineError {
     CommandLineError::Options(faults)
 }
 
-/// Returns the plan as TOML; `None` where the arguments name no command.
+/// Returns the plan as TOML; `None` where the arguments name no command. The files of this host are the default of more
+/// commands without root (`is_root`).
 ///
 /// # Errors
 /// When no command is given, or two are.
-pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError> {
+pub fn plan(arguments: &CommandArgs, is_root: bool) -> Result<Option<String>, CommandLineError> {
     let is_given = arguments.image.is_some() || !arguments.variants.is_empty();
     if arguments.platform.is_empty() && !is_given {
         return Ok(None);
@@ -127,7 +128,7 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError>
         (words, None) => join(words),
     };
     let service = arguments.serve.as_deref();
-    let root = root::image(arguments, service.unwrap_or(&load), &variants)?;
+    let root = root::image(arguments, service.unwrap_or(&load), &variants, is_root)?;
     let is_host = root
         .as_deref()
         .is_some_and(|text| text.starts_with("host:"));
@@ -379,6 +380,11 @@ mod tests {
         }
     }
 
+    /// The plan of root, whoever runs the test.
+    fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError> {
+        super::plan(arguments, true)
+    }
+
     fn read(arguments: &CommandArgs) -> Plan {
         let text = plan(arguments).unwrap().unwrap();
         Plan::read("plan.toml", &text, &Catalogue::standard())
@@ -559,7 +565,7 @@ mod tests {
         );
         let refused = |variants: [&str; 2]| {
             let variants = variants.map(str::to_owned).to_vec();
-            super::plan(&CommandArgs {
+            self::plan(&CommandArgs {
                 variants,
                 ..arguments(&["true"])
             })

@@ -95,7 +95,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
     } = arguments;
     let catalogue = Catalogue::standard();
     let here = PathBuf::from(".");
-    let (mut plan, text, folder) = match one_liner::plan(&command)? {
+    let (mut plan, text, folder) = match one_liner::plan(&command, rootless::is_root())? {
         Some(text) => {
             let plan = Plan::read("the command line", &text, &catalogue)
                 .map_err(|wrong| one_liner::faults(&text, &wrong))?;

@@ -6,7 +6,6 @@ use super::{CommandLineError, absolute};
 use crate::cli::CommandArgs;
 use std::path::Path;
 use vtax_guest::image::{self, Recipe, oci};
-use vtax_host::rootless;
 use vtax_host::roots::PATH;
 use vtax_lab::plan::Catalogue;
 use vtax_load::workload::command::words::split;
@@ -27,6 +26,7 @@ pub(super) fn image(
     arguments: &CommandArgs,
     command: &str,
     variants: &[Variant],
+    is_root: bool,
 ) -> Result<Option<String>, CommandLineError> {
     let host = || Ok(Some(format!("{HOST}:{}", absolute(Path::new("."))?)));
     match arguments.image.as_deref() {
@@ -34,7 +34,6 @@ pub(super) fn image(
         Some(given) => return Ok(Some(given.to_owned())),
         None => {}
     }
-    let is_root = rootless::is_root();
     let has_images = variants.iter().any(|variant| variant.is_image);
     let has_files = !arguments.files.is_empty()
         || arguments.input.is_some()
