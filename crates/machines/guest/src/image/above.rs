@@ -4,9 +4,8 @@
 //! Each version of the content is an image of its own. A cache keeps those that were used last. A process
 //! holds a shared lock on each image that it uses until it ends, so that no other process removes it.
 
-use super::build::{
-    Building, ROOM_MIB, publish, require_programs_and_rights, require_space, run_logged,
-};
+use super::build::{Building, ROOM_MIB, publish, require_programs_and_rights, require_space};
+use super::logged::run_logged;
 use super::pack::pack;
 use super::{
     GuestFiles, INITRD, KERNEL_FILE, lock, lock_name, own_copy, remove_abandoned, remove_unmounted,

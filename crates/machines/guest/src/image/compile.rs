@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Compiles programs from source, in a temporary Debian system.
 
-use super::build::{
-    NEEDED_MIB, building_prefix, require_programs_and_rights, require_space, run_logged,
-};
+use super::build::{NEEDED_MIB, building_prefix, require_programs_and_rights, require_space};
 use super::debian::{devices, mmdebstrap, sources};
+use super::logged::run_logged;
 use super::{lock, remove_abandoned};
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;

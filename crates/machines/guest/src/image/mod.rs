@@ -15,6 +15,7 @@ mod files;
 mod initrd;
 mod kernel;
 mod layer;
+mod logged;
 mod modules;
 pub mod oci;
 mod pack;

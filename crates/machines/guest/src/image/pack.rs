@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Packs a tree into a raw ext4 image.
 
-use super::build::run_logged;
+use super::logged::run_logged;
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -19,7 +19,8 @@ mod stream;
 pub use enter::{CAPABILITIES, DIRECTORY, ENTER, MOUNTS, NOTHING};
 
 use super::above::{self, Making};
-use super::build::{put, run_logged};
+use super::build::put;
+use super::logged::run_logged;
 use super::tree::Tree;
 use super::{
     BOUNDS, Bounds, GuestFiles, MOST_DEPTH, MOST_RATIO, cache_dir, find, hexadecimal, key,
