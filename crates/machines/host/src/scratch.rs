@@ -3,6 +3,7 @@
 
 use crate::HostError;
 use crate::command::need_program;
+use crate::roots::PATH;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -51,6 +52,8 @@ pub fn image(folder: &Path, mib: u64) -> Result<PathBuf, HostError> {
         .arg(&contents)
         .arg(&new)
         .arg(format!("{size_mib}M"))
+        // A user's own has no directories of administration.
+        .env("PATH", PATH)
         .output()
         .map_err(HostError::process("start", "`mke2fs`"))?;
     if !output.status.success() {
