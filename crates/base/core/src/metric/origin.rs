@@ -25,11 +25,11 @@ const ORIGINS: &[(&[&str], &str)] = &[
     (
         &["launch.cpu"],
         "In the host's own kernel, what the target's control groups count beyond the CPU time of the command, which the shell \
-         in the target reads (`times`). In a VM, the target's CPU time for three starts of `true`.",
+         in the target reads (`times`). In a VM, the target's CPU time for two starts of `true`, after one that is not counted.",
     ),
     (
         &["launch.spread"],
-        "In the host's own kernel the resolution of `times`, 2 ms. In a VM the longest less the shortest of the three starts.",
+        "In the host's own kernel the resolution of `times`, 2 ms. In a VM the longest less the shortest of the two starts.",
     ),
     (
         &["cpu.stage."],

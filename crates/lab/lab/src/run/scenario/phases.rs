@@ -38,7 +38,7 @@ const START_INTERVAL: Duration = Duration::from_secs(2);
 /// The time that neighbours are loaded beyond the target's last window.
 const NEIGHBOURS_TAIL: Duration = Duration::from_millis(100);
 /// The starts of a command that does nothing by which the cost of a start is measured, beyond the first.
-const LAUNCHES: u32 = 3;
+const LAUNCHES: u32 = 2;
 /// The share of a level's offered operations that must be answered in its window. Before that a queue grows: a few seconds
 /// of waiting hide it from a latency, and from messages that are sent again.
 const ANSWERED: f64 = 0.95;

@@ -45,17 +45,13 @@ pub(super) fn command_line(
 ) -> Options {
     let mut line = Options::bare(&machine.binary);
     let kvm = machine.accel == Accel::Kvm;
-    let (accel, cpu) = if kvm {
-        ("kvm", "host")
-    } else {
-        ("tcg,thread=multi", "max")
-    };
+    let accel = if kvm { "kvm" } else { "tcg,thread=multi" };
     let memory = format!("{}M", machine.memory_mib);
     let shared = machine.backend.is_vhost_user();
     let own_memory = shared || machine.huge_pages;
     line.option("-name", "guest=target,debug-threads=on")
         .option("-accel", accel)
-        .option("-cpu", machine.cpu.as_deref().unwrap_or(cpu))
+        .option("-cpu", machine.cpu.as_deref().unwrap_or(machine.accel.cpu()))
         .option("-smp", machine.vcpus.to_string())
         .option("-m", memory.as_str())
         .option("-machine", machine_option(machine.kind, own_memory));

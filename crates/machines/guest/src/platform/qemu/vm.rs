@@ -196,7 +196,6 @@ fn environment(
     boot: Duration,
 ) -> BTreeMap<String, String> {
     let kvm = machine.accel == Accel::Kvm;
-    let default_cpu = if kvm { "host" } else { "max" };
     [
         ("accel", if kvm { "kvm" } else { "tcg" }.to_owned()),
         ("kvm", if kvm { kvm_backend } else { "tcg" }.to_owned()),
@@ -204,7 +203,10 @@ fn environment(
         ("vm.machine", machine.kind.word().to_owned()),
         (
             "vm.cpu",
-            machine.cpu.clone().unwrap_or(default_cpu.to_owned()),
+            machine
+                .cpu
+                .clone()
+                .unwrap_or_else(|| machine.accel.cpu().to_owned()),
         ),
         ("vm.command_line", line.join(" ")),
         ("vm.boot_seconds", format!("{:.3}", boot.as_secs_f64())),
