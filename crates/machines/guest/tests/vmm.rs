@@ -137,7 +137,7 @@ fn refused(vmm: Vmm, guest: &GuestFiles, programs: &Path) -> String {
     error
 }
 
-#[test(needs = [program("qemu-system-x86_64"), program("lz4"), kvm()])]
+#[test(needs = [program("qemu-system-x86_64"), kvm()])]
 fn a_vmm_that_ends_is_quoted_and_kvm_named() {
     let guest = image();
     for vmm in VMMS {

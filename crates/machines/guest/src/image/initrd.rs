@@ -3,11 +3,15 @@
 
 use super::cpio::Archive;
 use super::modules;
-use std::fs;
+use lz4_flex::frame::FrameDecoder;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::process::Command;
 use vtax_host::HostError;
 
+/// The most bytes of an unpacked kernel or module.
+const MOST_UNPACKED: u64 = 1 << 30;
 /// PID 1 of the initial RAM disk; part of the recipe's hash.
 pub(super) const INIT: &str = include_str!("guest/initrd-init.sh");
 const PROBE_INIT: &str = include_str!("guest/probe-init.sh");
@@ -86,7 +90,7 @@ fn base(root: &Path, init: &str) -> Result<Archive, HostError> {
 pub(super) fn uncompressed(path: &Path) -> Result<Vec<u8>, HostError> {
     let (tool, package) = match path.extension().and_then(|extension| extension.to_str()) {
         Some("gz") => ("gzip", "gzip"),
-        Some("lz4") => ("lz4", "lz4"),
+        Some("lz4") => return unpacked_lz4(path).map_err(HostError::file("read", path)),
         Some("xz") => ("xz", "xz-utils"),
         Some("zst") => ("zstd", "zstd"),
         _ => return fs::read(path).map_err(HostError::file("read", path)),
@@ -106,6 +110,18 @@ pub(super) fn uncompressed(path: &Path) -> Result<Vec<u8>, HostError> {
         format!("{tool} --decompress {}", path.display()),
         &output,
     ))
+}
+
+/// The content of a file of LZ4 frames, of the legacy format too.
+fn unpacked_lz4(path: &Path) -> io::Result<Vec<u8>> {
+    let file = BufReader::new(File::open(path)?);
+    let mut content = Vec::new();
+    let mut bounded = FrameDecoder::new(file).take(MOST_UNPACKED + 1);
+    bounded.read_to_end(&mut content)?;
+    if content.len() as u64 > MOST_UNPACKED {
+        return Err(io::Error::other("it unpacks to more than 1 GiB"));
+    }
+    Ok(content)
 }
 
 #[cfg(test)]

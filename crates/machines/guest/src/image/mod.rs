@@ -31,7 +31,7 @@ pub use echo::{ECHO_TOKEN, EchoGuest, echo_guest};
 pub use files::GuestFiles;
 pub(crate) use recipe::KERNEL;
 pub use recipe::{Recipe, RecipeFile};
-pub use vmlinux::vmlinux;
+pub use vmlinux::{has_pvh_entry, vmlinux};
 
 use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};

@@ -15,6 +15,42 @@ pub fn vmlinux(files: &GuestFiles) -> Result<PathBuf, HostError> {
     beside(files, "vmlinux", || unpacked(&files.kernel))
 }
 
+/// Whether QEMU starts this unpacked kernel: the file has the note of PVH, the entry without a boot loader
+/// (`XEN_ELFNOTE_PHYS32_ENTRY`, Xen's `public/elfnote.h`).
+pub fn has_pvh_entry(vmlinux: &Path) -> bool {
+    fs::read(vmlinux).is_ok_and(|elf| notes(&elf).any(has_entry))
+}
+
+/// The segments of notes of an ELF file of 64 bits, little-endian (`elf(5)`).
+fn notes(elf: &[u8]) -> impl Iterator<Item = &[u8]> {
+    const NOTE: u64 = 4;
+    let number = |at: usize, length: usize| -> Option<u64> {
+        let mut bytes = [0; 8];
+        bytes
+            .get_mut(..length)?
+            .copy_from_slice(elf.get(at..at.checked_add(length)?)?);
+        Some(u64::from_le_bytes(bytes))
+    };
+    let size = move |at, length| number(at, length).and_then(|number| usize::try_from(number).ok());
+    let count = number(56, 2).unwrap_or(0) as usize;
+    (0..count).filter_map(move |index| {
+        let header = size(32, 8)?.checked_add(size(54, 2)?.checked_mul(index)?)?;
+        if number(header, 4)? != NOTE {
+            return None;
+        }
+        let from = size(header.checked_add(8)?, 8)?;
+        elf.get(from..from.checked_add(size(header.checked_add(32)?, 8)?)?)
+    })
+}
+
+/// Whether a note in a segment is the one of PVH: the lengths of its name and its content, its type 18, and `Xen`.
+fn has_entry(notes: &[u8]) -> bool {
+    let is_entry = |note: &[u8]| {
+        note.starts_with(&[4, 0, 0, 0]) && note.get(8..16) == Some(b"\x12\0\0\0Xen\0".as_slice())
+    };
+    notes.windows(16).any(is_entry)
+}
+
 /// Returns a file in the image's directory, and creates it unless it exists.
 pub(super) fn beside(
     files: &GuestFiles,
@@ -115,6 +151,64 @@ mod tests {
         assert!(payload(&short).unwrap_err().contains("cut off"));
         short.truncate(0x248);
         assert!(payload(&short).unwrap_err().contains("cut off"));
+    }
+
+    #[test]
+    fn a_kernel_with_the_note_of_pvh_is_told_from_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("vmlinux");
+        // A header, one program header, and its note of 20 bytes at 120.
+        let mut elf = vec![0; 140];
+        elf[..4].copy_from_slice(b"\x7fELF");
+        elf[32] = 64;
+        elf[54] = 56;
+        elf[56] = 1;
+        elf[64] = 4;
+        elf[72] = 120;
+        elf[96] = 20;
+        elf[120..140].copy_from_slice(b"\x04\0\0\0\x04\0\0\0\x12\0\0\0Xen\0\0\0\x10\0");
+        let has_entry = |elf: &[u8]| {
+            fs::write(&file, elf).unwrap();
+            has_pvh_entry(&file)
+        };
+        assert!(has_entry(&elf));
+        for length in 0..elf.len() {
+            assert!(!has_entry(&elf[..length]));
+        }
+        // Each of what makes the note: its segment's type, place and length, its own type, its name.
+        for (at, byte) in [
+            (64, 1),
+            (72, 255),
+            (79, 255),
+            (96, 8),
+            (103, 255),
+            (128, 17),
+            (132, b'G'),
+        ] {
+            let mut other = elf.clone();
+            other[at] = byte;
+            assert!(!has_entry(&other), "byte {at} is {byte}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_of_the_legacy_format_of_lz4_is_unpacked_without_a_program() {
+        let folder = tempfile::tempdir().unwrap();
+        // A literal block: its length, its token and eleven bytes (the LZ4 frame format, "legacy frame").
+        let block = b"\xB0\x7fELF, small";
+        let mut packed = vec![0x02, 0x21, 0x4C, 0x18];
+        packed.extend(u32::try_from(block.len()).unwrap().to_le_bytes());
+        packed.extend(block);
+        // The size that the kernel's build adds.
+        packed.extend(11_u32.to_le_bytes());
+        let kernel = folder.path().join("vmlinuz");
+        fs::write(&kernel, image(&packed)).unwrap();
+        assert_eq!(unpacked(&kernel).unwrap(), b"\x7fELF, small");
+        // A block that ends early.
+        packed.truncate(12);
+        packed.extend([0; 4]);
+        fs::write(&kernel, image(&packed)).unwrap();
+        unpacked(&kernel).unwrap_err();
     }
 
     #[test]

@@ -51,7 +51,10 @@ pub(super) fn command_line(
     let own_memory = shared || machine.huge_pages;
     line.option("-name", "guest=target,debug-threads=on")
         .option("-accel", accel)
-        .option("-cpu", machine.cpu.as_deref().unwrap_or(machine.accel.cpu()))
+        .option(
+            "-cpu",
+            machine.cpu.as_deref().unwrap_or(machine.accel.cpu()),
+        )
         .option("-smp", machine.vcpus.to_string())
         .option("-m", memory.as_str())
         .option("-machine", machine_option(machine.kind, own_memory));

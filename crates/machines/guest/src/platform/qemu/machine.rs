@@ -26,7 +26,7 @@ pub(super) const ACCEL: Parameter = Parameter::new(
     "what runs guest code: KVM, or emulation (TCG); auto takes KVM where it boots a stock kernel",
 );
 pub(super) const CPU: Parameter = Parameter::unset("vm.cpu", Domain::Text("CPU model"))
-    .help("QEMU's CPU model with its flags; unset: host under KVM, max,erms=off,fsrm=off under TCG");
+    .help("QEMU's CPU model with its flags; unset: host under KVM, max,la57=off,erms=off,fsrm=off under TCG");
 const IOTHREAD: Parameter = Parameter::new("vm.iothread", Domain::Bool, "false")
     .help("whether the disks have an I/O thread of their own");
 const BINARY: Parameter =
@@ -128,8 +128,9 @@ impl Accel {
     pub(super) fn cpu(self) -> &'static str {
         match self {
             Self::Kvm => "host",
-            // Linux copies memory by bytes where a processor has "enhanced `rep movsb`", which TCG emulates byte by byte.
-            Self::Auto | Self::Tcg => "max,erms=off,fsrm=off",
+            // Linux copies memory by bytes where a processor has "enhanced `rep movsb`", which TCG emulates byte by byte. With
+            // LA57 it walks five levels of page tables, which few processors have.
+            Self::Auto | Self::Tcg => "max,la57=off,erms=off,fsrm=off",
         }
     }
 }

@@ -7,6 +7,7 @@ use super::machine::{Accel, Backend, Machine};
 use super::nic::Nic;
 use super::qmp::Qmp;
 use super::threads;
+use crate::image::{has_pvh_entry, vmlinux};
 use crate::platform::vm::agent::Agent;
 use crate::platform::vm::host::{need_device, takes_direct_io};
 use crate::platform::vm::inner;
@@ -74,6 +75,10 @@ impl Vm {
             console: &console,
             scratch,
         };
+        let unpacked = (machine.accel != Accel::Kvm)
+            .then(|| unpacked(guest))
+            .flatten();
+        let guest = unpacked.as_ref().unwrap_or(guest);
         let line = command_line::command_line(machine, guest, &network, files).into();
         let started = Instant::now();
         let mut process = start(place, &line)?;
@@ -136,6 +141,16 @@ impl Vm {
             ),
         })
     }
+}
+
+/// An image with its kernel unpacked, which takes the emulated guest half a second. `None` where the kernel cannot be unpacked,
+/// the image is another user's, or QEMU would not start the kernel.
+fn unpacked(guest: &GuestFiles) -> Option<GuestFiles> {
+    let kernel = vmlinux(guest).ok()?;
+    has_pvh_entry(&kernel).then(|| GuestFiles {
+        kernel,
+        ..guest.clone()
+    })
 }
 
 /// The readings of the knobs that are on QEMU's command line.
