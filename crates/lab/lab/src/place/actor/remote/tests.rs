@@ -109,7 +109,8 @@ fn commands_run_there_with_their_code_and_output_and_several_at_once() {
 #[test]
 fn it_connects_as_the_client_would() {
     let (actor, _wire, _thread) = actor(Arc::new(SystemClock));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // An address of this test alone: another could take the port on 127.0.0.1 once it is closed.
+    let listener = TcpListener::bind("127.77.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     assert!(actor.can_connect(address.ip(), address.port()).unwrap());
     drop(listener);
