@@ -82,6 +82,10 @@ pub enum Command {
     ///
     /// From the counters of a recording, or of `vtax top --json`. A plan measures what is advised.
     Advise(AdviseArgs),
+    /// Show what the guests of a recording cost in money and CO₂e.
+    ///
+    /// By a tariff: the price of electricity and of the machine, carbon intensity, embodied emissions.
+    Bill(BillArgs),
     /// Limit guests to shares, the host's work for them included.
     Cap(CapArgs),
     /// Serve what guests cost to Prometheus, or push it.

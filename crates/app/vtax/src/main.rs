@@ -77,6 +77,7 @@ fn main() -> ExitCode {
         Command::Charge(arguments) => commands::charge::charge(&arguments),
         Command::Record(arguments) => commands::record::record(&arguments),
         Command::Advise(arguments) => commands::advise::advise(&arguments),
+        Command::Bill(arguments) => commands::bill::bill(&arguments),
         Command::Cap(arguments) => commands::charge::cap(&arguments),
         Command::Exporter(arguments) => commands::charge::exporter(arguments),
         Command::Share(arguments) => commands::charge::share(&arguments),

@@ -182,6 +182,7 @@ const COMMANDS: &[(&str, Trial)] = &[
         "advise",
         NotRun("it needs a recording, or lines of `vtax top`"),
     ),
+    ("bill", NotRun("it needs a recording")),
     (
         "cap",
         NotRun("it prints a line for each guest, and this host may have none"),

@@ -3,7 +3,7 @@
 //! runs.
 //!
 //! The second word of a block's fence names the reader: none for a whole plan, `plan-part` for a part of a plan,
-//! `density`, `testbed`, `nic`, `power-model`, `cost-model` for a part of a cost model.
+//! `density`, `testbed`, `nic`, `power-model`, `tariff`, `cost-model` for a part of a cost model.
 
 use std::fs;
 use std::path::Path;
@@ -11,6 +11,7 @@ use vtax_density::plan as density;
 use vtax_lab::plan::{Catalogue, Plan};
 use vtax_meter::Model;
 use vtax_nic::config::Config;
+use vtax_record::bill::tariff::Tariff;
 use vtax_testbed::Settings;
 use vtax_testbed::cost::CostModel;
 use vtax_testkit::pages::{self, Block};
@@ -52,6 +53,9 @@ fn read(block: &Block, file: &Path) -> Result<(), String> {
             .map(drop)
             .map_err(|wrong| wrong.to_string()),
         "nic" => Config::read(file)
+            .map(drop)
+            .map_err(|wrong| wrong.to_string()),
+        "tariff" => Tariff::parse(&block.text)
             .map(drop)
             .map_err(|wrong| wrong.to_string()),
         "power-model" => Model::parse(&block.text)

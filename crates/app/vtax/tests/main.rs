@@ -13,6 +13,7 @@ extern crate vtax_testkit;
 
 mod advise;
 mod alone;
+mod bill;
 mod bpf_objects;
 mod cap;
 mod charge_tools;

@@ -15,6 +15,15 @@ use vtax_testkit::results::Fake;
 const SCHEMAS: &[(&str, &[&str])] = &[
     ("advise", &["advise --json top.jsonl"]),
     (
+        "bill",
+        &[
+            "bill --json hour --tariff tariff.toml",
+            "bill --json hour --tariff tariff.toml --per 1000 request",
+            "bill --json hour --tariff machine.toml",
+            "bill --json hour --tariff carbon.toml",
+        ],
+    ),
+    (
         "compare",
         &[
             "compare --json RESULTS RESULTS",
@@ -240,6 +249,7 @@ fn the_json_of_commands_has_the_documented_shapes() {
     })
     .unwrap();
     fs::copy(crate::advise::lines(), work.path().join("top.jsonl")).unwrap();
+    crate::bill::record(work.path());
     let writes = std::env::var_os("VTAX_WRITE_SCHEMAS").is_some();
     let mut wrong = Vec::new();
     for (name, lines) in SCHEMAS {

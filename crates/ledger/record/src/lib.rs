@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Recordings of a host's ledger: `vtax record` writes the charges of each second by guest and stage, without load on
-//! anything but its own small share of a processor; `vtax report`, `vtax compare` and `vtax export` read them.
+//! anything but its own small share of a processor; `vtax report`, `vtax compare`, `vtax bill` and `vtax export` read them.
 //!
 //! [`vtax_files::log`] and [`codec`] are the format, [`store`] its directory; see `docs/howto/record-a-host.md`.
 
@@ -10,6 +10,7 @@
 )]
 
 pub mod advise;
+pub mod bill;
 pub mod codec;
 pub mod compare;
 pub mod export;

@@ -239,6 +239,21 @@ impl Remainders {
     }
 }
 
+/// The energy of a second as it is recorded, in millijoules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Millijoules {
+    /// All of it.
+    pub total: u64,
+    /// The part that the host would have used while idle.
+    pub idle: u64,
+    /// The idle energy that the host is charged.
+    pub host_idle: u64,
+    /// The idle energy of unattributed time.
+    pub unattributed_idle: u64,
+    /// The idle energy that each row of the ledger is charged, in its order.
+    pub guests_idle: Vec<u64>,
+}
+
 /// One second as a ledger.
 #[derive(Debug, Clone)]
 pub struct Account {
@@ -246,6 +261,8 @@ pub struct Account {
     pub ledger: Ledger,
     /// The energy of the interval.
     pub energy: Option<EnergyUse>,
+    /// The same energy in integers.
+    pub millijoules: Option<Millijoules>,
     /// The exchanges of each row of the ledger, in its order.
     pub exchanges: Vec<GuestExchanges>,
     /// The recorder's own processor time.
@@ -317,17 +334,25 @@ impl Second {
         });
         if let Some(active) = active_energy(energy, &ledger) {
             let of = |time: Nanoseconds, idle: u64| Joules(active * time.0 as f64 + joules(idle).0);
-            for (row, idle) in ledger.rows.iter_mut().zip(idle_energy) {
-                row.energy = of(row.stages.total(), idle);
+            for (row, idle) in ledger.rows.iter_mut().zip(&idle_energy) {
+                row.energy = of(row.stages.total(), *idle);
             }
             let own = Nanoseconds(ledger.host.0.saturating_add(ledger.host_softirq.0));
             ledger.departed.energy = of(time(departed), 0);
             ledger.host_energy = of(own, host_idle);
             ledger.unattributed_energy = of(ledger.unattributed, unattributed_idle);
         }
+        let millijoules = energy.map(|_| Millijoules {
+            total,
+            idle,
+            host_idle,
+            unattributed_idle,
+            guests_idle: idle_energy,
+        });
         Account {
             ledger,
             energy,
+            millijoules,
             exchanges,
             recorder: time(recorder),
         }

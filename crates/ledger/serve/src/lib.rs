@@ -12,6 +12,7 @@
 
 pub mod exporter;
 mod jail;
+pub mod loopback;
 mod metrics;
 mod outage;
 pub mod push;

@@ -12,7 +12,8 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Look at this host",
         &[
-            "doctor", "top", "record", "advise", "charge", "exporter", "share", "web", "explain",
+            "doctor", "top", "record", "advise", "bill", "charge", "exporter", "share", "web",
+            "explain",
         ],
     ),
     ("Measure", &["run", "plan", "merge", "image"]),

@@ -142,6 +142,39 @@ pub struct AdviseArgs {
     pub format: FormatArgs,
 }
 
+/// The formats of a bill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BillFormat {
+    /// Text for terminals
+    Text,
+    /// One document of JSON
+    Json,
+    /// Rows of FOCUS 1.3 as CSV: one for each guest, hour and charge
+    Focus,
+}
+
+impl HasJson for BillFormat {
+    const DEFAULT: &'static str = "text";
+    const JSON: Self = Self::Json;
+}
+
+#[derive(Debug, Args)]
+pub struct BillArgs {
+    /// A recording of `vtax record`.
+    pub recording: PathBuf,
+    /// The guest whose Software Carbon Intensity is computed, by its name [default: the whole host].
+    #[arg(requires = "per")]
+    pub guest: Option<String>,
+    /// The tariff: prices and carbon intensities, a file in TOML.
+    #[arg(long, value_name = "FILE")]
+    pub tariff: PathBuf,
+    /// Compute the Software Carbon Intensity for each unit of the recorded work, of which there were N: 120000 request.
+    #[arg(long, num_args = 2, value_names = ["N", "UNIT"])]
+    pub per: Option<Vec<String>>,
+    #[command(flatten)]
+    pub format: FormatArgs<BillFormat>,
+}
+
 #[derive(Debug, Args)]
 pub struct CapArgs {
     /// The share of a guest in processors, for its own time and the host's work for it. Each of several guests of that

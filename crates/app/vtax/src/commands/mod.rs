@@ -5,6 +5,7 @@ pub mod accuracy;
 pub mod actor;
 pub mod advise;
 pub mod atlas;
+pub mod bill;
 pub mod charge;
 pub mod density;
 pub mod doctor;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The destination of pushes, as on the command line.
 
+use crate::loopback::is_loopback;
 use sha2::{Digest, Sha256};
-use std::net::IpAddr;
 use std::str::FromStr;
 use ureq::http::Uri;
 
@@ -126,7 +126,6 @@ impl FromStr for Destination {
             (Protocol::Otlp, false) => format!("{}/v1/metrics", url.trim_end_matches('/')),
             (Protocol::RemoteWrite, false) => return Err(DestinationError::NoPath(named)),
         };
-        let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
         let port = uri
             .port_u16()
             .unwrap_or(if is_encrypted { 443 } else { 80 });
@@ -134,7 +133,7 @@ impl FromStr for Destination {
             protocol,
             url,
             port,
-            is_loopback: host == "localhost" || address.is_ok_and(|address| address.is_loopback()),
+            is_loopback: is_loopback(host),
             is_encrypted,
         })
     }
