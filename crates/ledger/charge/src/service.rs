@@ -10,7 +10,7 @@
 //! at most an interval of each process that ended and that no other of the service waited for, and of each child of a
 //! process that ignores the end of its children (SIGCHLD).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
 use vtax_inventory::Member;
@@ -35,6 +35,8 @@ pub(super) struct ServiceTime {
     last: Option<BTreeMap<Id, Times>>,
     /// Children's time that no reading of a child has, less what was charged too early. In nanoseconds.
     pending: i128,
+    /// The living processes of which a child ended. Their children's time may be below a tick, which reads as none.
+    waiters: BTreeSet<u32>,
     total: u64,
     /// What the last reading left out, as the ends of sentences that begin with the service's name.
     pub(super) omissions: Vec<&'static str>,
@@ -73,6 +75,7 @@ impl ServiceTime {
             clocks: BTreeMap::new(),
             last: None,
             pending: 0,
+            waiters: BTreeSet::new(),
             total: 0,
             omissions: Vec::new(),
         }
@@ -106,7 +109,8 @@ impl ServiceTime {
             match waited_by(ended.parent, &now, &last) {
                 Some((_, waiter)) if waiter.is_others => {}
                 Some((pid, _)) if self.ignores(pid) => self.omissions.push(IGNORING),
-                Some(_) => {
+                Some((pid, _)) => {
+                    self.waiters.insert(pid);
                     unseen -= ended.whole();
                     has_lost_sight |= ended.is_others;
                 }
@@ -119,8 +123,11 @@ impl ServiceTime {
             self.pending = 0;
             self.omissions.push(OF_OTHERS);
         }
-        let waiters = now.values().filter(|times| times.children > 0).count();
-        let least = i128::from(CUT.0) * waiters as i128 + in_doubt;
+        let has_waited = now.iter().filter(|(_, times)| times.children > 0);
+        self.waiters.extend(has_waited.map(|((pid, _), _)| *pid));
+        self.waiters
+            .retain(|pid| now.range((*pid, 0)..=(*pid, u64::MAX)).next().is_some());
+        let least = i128::from(CUT.0) * self.waiters.len() as i128 + in_doubt;
         self.pending = self.pending.max(-least);
         let waited = u64::try_from(self.pending).unwrap_or(0);
         self.pending -= i128::from(waited);
@@ -373,6 +380,22 @@ mod tests {
         proc.set(8, 1, 4, 95 * TICK);
         assert_eq!(proc.read(), 4);
         assert_eq!(proc.time.omissions, [OF_OTHERS]);
+    }
+
+    #[test]
+    fn a_child_of_less_than_a_tick_is_charged_once() {
+        let mut proc = Proc::new();
+        proc.start(8, 1, 0);
+        proc.read();
+        proc.start(9, 8, 1_000_000);
+        assert_eq!(proc.read(), 1_000_000);
+        // Its parent has waited for 5 ms, which reads as none.
+        fs::remove_dir_all(proc.root.path().join("9")).unwrap();
+        proc.members.retain(|member| member.pid != 9);
+        proc.set(8, 1, 0, 5_000_000);
+        proc.read();
+        proc.set(8, 1, 0, 4 * TICK);
+        assert_eq!(proc.read(), 4 * TICK);
     }
 
     proptest! {
