@@ -8,9 +8,13 @@ use vtax_testkit::needs::{Need, brought_by_test_all};
 use vtax_testkit::skip;
 
 /// An object, and the script that builds it from the source beside it.
-const OBJECTS: [(&str, &str); 5] = [
+const OBJECTS: [(&str, &str); 6] = [
     (
         "ledger/charge/bpf/charge.bpf.o",
+        "ledger/observe/bpf/build.sh",
+    ),
+    (
+        "ledger/charge/bpf/waits.bpf.o",
         "ledger/observe/bpf/build.sh",
     ),
     (

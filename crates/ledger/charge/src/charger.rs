@@ -9,12 +9,14 @@ use super::exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
 use super::irq_accounting::IrqAccounting;
 use super::ledger::{IoCharge, Ledger, Stages, Usage};
 use super::probe::Programs;
+use super::run_queue::{IntervalWaits, RunQueue};
 use super::subjects::{SubjectSoftirqs, boxed};
 use super::traced::Traced;
 use super::usage::UsageReader;
+use super::waits::Waits;
 use super::weights::Weights;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::str::FromStr;
 use vtax_core::owner::Owner;
@@ -92,6 +94,8 @@ pub struct ChargerOptions {
     pub idle_energy: IdleEnergy,
     /// The rule that assigns idle energy.
     pub idle_rule: IdleRule,
+    /// Whether the waits of guests for processors are traced, unless the method is [`MethodChoice::Counted`].
+    pub traces_waits: bool,
 }
 
 impl fmt::Debug for ChargerOptions {
@@ -114,6 +118,8 @@ pub struct GuestTotals {
     pub exchanges: GuestExchanges,
     /// The error of its time: the sum of the errors of all intervals.
     pub error: Nanoseconds,
+    /// Its waits for processors; `None` where they are not known.
+    pub waits: Option<Waits>,
 }
 
 impl GuestTotals {
@@ -123,6 +129,9 @@ impl GuestTotals {
         self.energy += other.energy;
         self.exchanges.merge(&other.exchanges);
         self.error += other.error;
+        if let Some(waits) = &other.waits {
+            self.waits.get_or_insert_default().merge(waits);
+        }
     }
 }
 
@@ -159,6 +168,8 @@ pub struct Pass {
     pub exchanges: IntervalExchanges,
     /// The interval's energy, where a meter reported it.
     pub energy: Option<EnergyUse>,
+    /// The waits for processors of each guest of which they are known, by number.
+    pub waits: HashMap<u32, Waits>,
     /// Failures, as messages for the user.
     pub problems: Vec<String>,
 }
@@ -179,6 +190,8 @@ pub struct Charger {
     guests: Guests,
     /// The tracing programs, where soft interrupts are traced.
     programs: Option<Programs>,
+    /// Where waits for processors are traced.
+    run_queue: Option<RunQueue>,
     usage: UsageReader,
     accounting: IrqAccounting,
     exchanges: Exchanges,
@@ -240,12 +253,22 @@ impl Charger {
                 .iter()
                 .filter_map(|method| method.note().map(str::to_owned)),
         );
+        let traces_waits = options.traces_waits && options.method != MethodChoice::Counted;
+        let run_queue = traces_waits.then(|| RunQueue::open(&roots.sys, guests.hierarchy()));
+        let run_queue = match run_queue {
+            Some(Err(error)) => {
+                notes.push(format!("what guests waited for is not known: {error}"));
+                None
+            }
+            opened => opened.and_then(Result::ok),
+        };
         let exchanges = Exchanges::open(&roots);
         notes.extend(exchanges.note().map(str::to_owned));
         share_descriptors();
         Ok(Self {
             roster: options.roster,
             programs,
+            run_queue,
             accounting,
             usage: UsageReader::open(&roots, accounting)?,
             exchanges,
@@ -372,16 +395,21 @@ impl Charger {
         let now = clock.now();
         let busy = usage.as_ref().and_then(Usage::busy);
         let read = self.energy.read(now, busy, &mut problems);
+        let waits = self.waits(&mut problems);
         let mut pass = Pass {
             at: now,
             ledgers: Vec::new(),
             exchanges,
             energy: None,
+            waits,
             problems,
         };
         // In the first pass methods begin their own first interval.
         let begins = usage.is_none();
         let usage = usage.unwrap_or_default();
+        if begins {
+            pass.waits.clear();
+        }
         pass.energy = if begins { None } else { read };
         for (method, carried) in &mut self.methods {
             let io = method.charge(&self.guests, &usage, &pass.exchanges);
@@ -405,6 +433,24 @@ impl Charger {
         }
         self.add(&pass);
         Ok(pass)
+    }
+
+    /// The waits since the last pass, of each guest of which they are known.
+    fn waits(&mut self, problems: &mut Vec<String>) -> HashMap<u32, Waits> {
+        let Some(run_queue) = &mut self.run_queue else {
+            return HashMap::new();
+        };
+        let IntervalWaits {
+            guests: mut waits,
+            problem,
+        } = run_queue.read(&self.guests);
+        problems.extend(problem);
+        // The virtual processors of Xen domains are no tasks of this kernel.
+        let traced = self.guests.iter().filter(|guest| guest.domain.is_none());
+        for guest in traced {
+            waits.entry(guest.number).or_default();
+        }
+        waits
     }
 
     fn add(&mut self, pass: &Pass) {
@@ -443,6 +489,14 @@ impl Charger {
         for (number, exchanged) in &pass.exchanges.guests {
             if let Some(guest) = totals.guests.get_mut(number) {
                 guest.exchanges.merge(exchanged);
+            }
+        }
+        for (number, guest) in &mut totals.guests {
+            if let Some(waits) = &mut guest.waits {
+                waits.depart(&present);
+            }
+            if let Some(waits) = pass.waits.get(number) {
+                guest.waits.get_or_insert_default().merge(waits);
             }
         }
     }

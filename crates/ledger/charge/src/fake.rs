@@ -3,7 +3,9 @@
 
 use crate::snapshot::{ChargedGuest, LedgerSnapshot};
 use crate::{EnergyUse, GuestTotals, IrqAccounting, Ledger, Modelled, Row, Stage, Stages, Totals};
+use crate::{Runner, Waits};
 use jiff::Timestamp;
+use std::collections::HashMap;
 use vtax_core::{Joules, Nanoseconds, Source};
 use vtax_inventory::Platform;
 use vtax_meter::PowerModel;
@@ -18,6 +20,8 @@ pub struct Host {
     began: Option<Timestamp>,
     /// The time of guests that end within the next pass.
     departs: u64,
+    /// The waits of guests, by number.
+    waits: HashMap<u32, Waits>,
 }
 
 impl Host {
@@ -50,6 +54,12 @@ impl Host {
     /// Lets guests that no pass sees use `time` nanoseconds within the next pass.
     pub fn depart(&mut self, time: u64) {
         self.departs = time;
+    }
+
+    /// Lets a guest wait in every pass from now on.
+    pub fn wait(&mut self, number: u32, runner: Runner, time: u64) {
+        let waits = self.waits.entry(number).or_default();
+        waits.add(runner, Nanoseconds(time));
     }
 
     /// Takes a snapshot of one second in which every guest uses `time` nanoseconds. Times are modelled as by the
@@ -112,6 +122,7 @@ impl Host {
         totals.total += ledger.total;
         let mut guests = Vec::new();
         for (number, name, platform) in &self.guests {
+            used.waits = self.waits.get(number).cloned();
             let total = totals.guests.entry(*number).or_default();
             total.merge(&used);
             guests.push(ChargedGuest {

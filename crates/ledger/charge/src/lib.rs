@@ -29,12 +29,14 @@ pub mod pods;
 mod probe;
 mod problems;
 pub mod records;
+mod run_queue;
 mod service;
 mod snapshot;
 mod subjects;
 mod traced;
 mod trial;
 mod usage;
+mod waits;
 mod weights;
 
 pub use charger::{
@@ -50,6 +52,7 @@ pub use snapshot::{ChargedGuest, LedgerSnapshot, Watch, softirq_source};
 pub use subjects::KeptPrograms;
 pub use traced::Traced;
 pub use trial::instruments;
+pub use waits::{MOST_NAMED, Runner, Waits};
 pub use weights::{Weights, WeightsError};
 
 use vtax_inventory::Guests;

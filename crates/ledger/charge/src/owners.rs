@@ -61,7 +61,18 @@ impl Groups {
         are_many
     }
 
-    fn owner(&self, group: u64) -> Option<u32> {
+    /// Whether a group has been looked up.
+    pub(super) fn knows(&self, group: u64) -> bool {
+        self.0.contains_key(&group)
+    }
+
+    /// Records that a group that is still unknown has no owner: ids of control groups are never reused.
+    pub(super) fn close(&mut self, group: u64) {
+        self.0.entry(group).or_insert(None);
+    }
+
+    /// The owner of a group, where it has one.
+    pub(super) fn owner(&self, group: u64) -> Option<u32> {
         self.0.get(&group).copied().flatten()
     }
 }
@@ -70,20 +81,18 @@ impl Owners {
     /// Whether the results contain a group that has not been looked up yet.
     pub(super) fn lack_a_group_of(&self, found: &SoftirqTimes) -> bool {
         let (tasks, requests) = groups_of(found);
-        tasks
-            .into_iter()
-            .any(|group| !self.tasks.0.contains_key(&group))
-            || (requests.into_iter()).any(|group| !self.requests.0.contains_key(&group))
+        tasks.into_iter().any(|group| !self.tasks.knows(group))
+            || (requests.into_iter()).any(|group| !self.requests.knows(group))
     }
 
-    /// Records that the groups that are still unknown have no owner: ids of control groups are never reused.
+    /// Records that the groups that are still unknown have no owner.
     pub(super) fn close_groups_of(&mut self, found: &SoftirqTimes) {
         let (tasks, requests) = groups_of(found);
         for group in tasks {
-            self.tasks.0.entry(group).or_insert(None);
+            self.tasks.close(group);
         }
         for group in requests {
-            self.requests.0.entry(group).or_insert(None);
+            self.requests.close(group);
         }
     }
 

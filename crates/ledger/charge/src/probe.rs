@@ -43,7 +43,7 @@ const ENTRIES_EACH: usize = 4096;
 
 /// The number of entries in each map of time on a host with this many processors. Time that finds no free entry is
 /// unattributed.
-fn entries_on(processors: usize) -> u32 {
+pub(super) fn entries_on(processors: usize) -> u32 {
     let processors = processors.max(1);
     let each = size_of::<Charge>() + size_of::<u64>();
     let fit = (VALUES / (each * processors)).min(ENTRIES_EACH * processors);
@@ -298,19 +298,27 @@ impl Drop for Reader {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct LastValue {
+pub(super) struct LastValue {
     ns: u64,
     idle_passes: u32,
 }
 
 /// A map that user space fills, with its contents, so that only differences are written.
-struct Wanted<K: aya::Pod, V: aya::Pod> {
+pub(super) struct Wanted<K: aya::Pod, V: aya::Pod> {
     map: aya::maps::HashMap<MapData, K, V>,
-    present: HashMap<K, V>,
+    pub(super) present: HashMap<K, V>,
 }
 
 impl<K: aya::Pod + std::hash::Hash + Eq, V: aya::Pod + PartialEq> Wanted<K, V> {
-    fn set(&mut self, wanted: &HashMap<K, V>) {
+    /// Takes over an empty map.
+    pub(super) fn new(map: aya::maps::HashMap<MapData, K, V>) -> Self {
+        Self {
+            map,
+            present: HashMap::new(),
+        }
+    }
+
+    pub(super) fn set(&mut self, wanted: &HashMap<K, V>) {
         let map = &mut self.map;
         self.present.retain(|key, _| {
             let keep = wanted.contains_key(key);
@@ -379,14 +387,8 @@ impl Probe {
             charges: take("charges")?.try_into().map_err(wrong)?,
             contexts: take("contexts")?.try_into().map_err(wrong)?,
             lost: take("lost")?.try_into().map_err(wrong)?,
-            devices: Wanted {
-                map: take("devices")?.try_into().map_err(wrong)?,
-                present: HashMap::new(),
-            },
-            monitors: Wanted {
-                map: take("vmms")?.try_into().map_err(wrong)?,
-                present: HashMap::new(),
-            },
+            devices: Wanted::new(take("devices")?.try_into().map_err(wrong)?),
+            monitors: Wanted::new(take("vmms")?.try_into().map_err(wrong)?),
             registration: take("registration")?.try_into().map_err(wrong)?,
             generation: 0,
             seen_charges: HashMap::new(),
@@ -520,7 +522,7 @@ fn worked(key: Key) -> Worked {
 
 /// Reads all entries of a map and returns the advance of each. Unchanged entries are removed when there is little room;
 /// an entry that is created again starts at zero.
-fn advances<K, V>(
+pub(super) fn advances<K, V>(
     map: &mut PerCpuHashMap<MapData, K, V>,
     seen: &mut HashMap<K, LastValue>,
     entries: u32,

@@ -3,7 +3,7 @@
 //! changes, so that a table or a scrape is of one interval.
 
 use crate::pace::Pace;
-use crate::{Charger, EnergyUse, GuestTotals, IrqAccounting, Ledger, Stage, Totals};
+use crate::{Charger, EnergyUse, GuestTotals, IrqAccounting, Ledger, Pass, Runner, Stage, Totals};
 use jiff::Timestamp;
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -100,6 +100,20 @@ impl LedgerSnapshot {
         self.guests.iter().map(|guest| guest.number).collect()
     }
 
+    /// The name and the platform of what ran while a guest waited; the platform is empty where it was no guest.
+    pub fn runner(&self, runner: Runner) -> (&str, &'static str) {
+        let Runner::Guest(number) = runner else {
+            return (runner.name(), "");
+        };
+        let at = self
+            .guests
+            .binary_search_by_key(&number, |guest| guest.number);
+        let guest = at.ok().and_then(|at| self.guests.get(at));
+        guest.map_or((Runner::Departed.name(), ""), |guest| {
+            (&guest.name, guest.platform.name())
+        })
+    }
+
     /// Returns the ledger of every method, the charging method first.
     pub fn ledgers(&self) -> impl Iterator<Item = (&'static str, &Ledger)> {
         let compared = self
@@ -186,7 +200,7 @@ impl Watch {
         let mut guests: Vec<ChargedGuest> = self
             .charger
             .guests()
-            .map(|guest| guest_use(guest, &ledger, &pass.exchanges.guests, totals))
+            .map(|guest| guest_use(guest, &ledger, &pass, totals))
             .collect();
         guests.sort_unstable_by_key(|guest| guest.number);
         let energy_source = self.charger.energy_source();
@@ -210,12 +224,7 @@ impl Watch {
     }
 }
 
-fn guest_use(
-    guest: &Guest,
-    ledger: &Ledger,
-    exchanges: &std::collections::HashMap<u32, crate::GuestExchanges>,
-    totals: &Totals,
-) -> ChargedGuest {
+fn guest_use(guest: &Guest, ledger: &Ledger, pass: &Pass, totals: &Totals) -> ChargedGuest {
     let row = ledger.row(guest.number);
     ChargedGuest {
         number: guest.number,
@@ -231,11 +240,14 @@ fn guest_use(
         used: GuestTotals {
             stages: row.map(|row| row.stages).unwrap_or_default(),
             energy: row.map(|row| row.energy).unwrap_or_default(),
-            exchanges: exchanges.get(&guest.number).copied().unwrap_or_default(),
+            exchanges: (pass.exchanges.guests.get(&guest.number))
+                .copied()
+                .unwrap_or_default(),
             error: row
                 .and_then(|row| row.modelled)
                 .map(|modelled| modelled.total())
                 .unwrap_or_default(),
+            waits: pass.waits.get(&guest.number).cloned(),
         },
         total: totals
             .guests

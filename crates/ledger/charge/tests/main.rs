@@ -13,6 +13,7 @@ extern crate vtax_testkit;
 
 mod charge;
 mod descriptors;
+mod waits;
 
 fn main() {
     vtax_testkit::main();

@@ -7,7 +7,7 @@
 use crate::roster::Listing;
 use std::time::Duration;
 use vtax_charge::{ChargedGuest, LedgerSnapshot, softirq_source};
-use vtax_charge::{GuestTotals, Stage};
+use vtax_charge::{GuestTotals, Stage, Waits};
 use vtax_core::{Joules, Nanoseconds};
 use vtax_http::metrics::{Exposition, Families, Format, Kind};
 use vtax_inventory::Platform;
@@ -290,6 +290,9 @@ fn guests(page: &mut Page<'_>, snapshot: &LedgerSnapshot, listing: &Listing) {
         each(page, Kind::Counter, ERROR);
     }
     each(page, Kind::Gauge, HIDDEN);
+    if listed.iter().any(|(_, total)| total.waits.is_some()) {
+        waits(page, snapshot, &listed);
+    }
     let source = energy_source(snapshot);
     if let Some(energy) = of_energy(snapshot, &source) {
         page.family(
@@ -306,6 +309,24 @@ fn guests(page: &mut Page<'_>, snapshot: &LedgerSnapshot, listing: &Listing) {
     }
     for family in EXCHANGES {
         each(page, Kind::Counter, family);
+    }
+}
+
+fn waits(page: &mut Page<'_>, snapshot: &LedgerSnapshot, listed: &[(&ChargedGuest, &GuestTotals)]) {
+    page.family(
+        Kind::Counter,
+        "vtax_guest_wait_seconds",
+        "Time in which tasks of a guest could run and waited for a processor, all tasks together, by what ran there meanwhile: a guest, or host, idle, interrupts, stolen, departed, others.",
+    );
+    for (guest, total) in listed {
+        for (runner, time) in total.waits.iter().flat_map(Waits::iter) {
+            let [name, platform] = labels(guest);
+            let (ran, of) = snapshot.runner(runner);
+            page.sample(
+                &[name, platform, ("for", ran), ("for_platform", of)],
+                time.as_secs_f64(),
+            );
+        }
     }
 }
 
@@ -540,6 +561,7 @@ fn pushes(page: &mut Page<'_>, states: &[PushState]) {
 mod tests {
     use super::*;
     use crate::roster::Roster;
+    use vtax_charge::Runner;
     use vtax_charge::fake::Host;
     use vtax_core::Source;
 
@@ -654,6 +676,26 @@ mod tests {
         host.end(1);
         let after = text(&mut host, &mut roster, 1);
         assert!(!after.contains("web") && after.contains("guest=\"vm\""));
+    }
+
+    #[test]
+    fn a_guests_waits_name_what_ran_and_are_absent_where_they_are_not_known() {
+        let (mut host, mut roster) = (Host::default(), Roster::new(10));
+        host.start_named(1, "db", Platform::Docker);
+        host.start_named(2, "batch", Platform::Qemu);
+        assert!(!text(&mut host, &mut roster, 1).contains("vtax_guest_wait_seconds"));
+        host.wait(1, Runner::Guest(2), 310_000_000);
+        host.wait(1, Runner::Idle, 30_000_000);
+        let shown = text(&mut host, &mut roster, 1);
+        let of_db = "vtax_guest_wait_seconds_total{guest=\"db\",platform=\"docker\",";
+        let lines = [
+            "for=\"batch\",for_platform=\"qemu\"} 0.31\n",
+            "for=\"idle\",for_platform=\"\"} 0.03\n",
+        ];
+        for line in lines {
+            assert!(shown.contains(&format!("{of_db}{line}")), "{shown}");
+        }
+        assert_eq!(shown.matches("vtax_guest_wait_seconds_total{").count(), 2);
     }
 
     #[test]

@@ -122,6 +122,8 @@ fn difference(total: &GuestTotals, part: &GuestTotals) -> GuestTotals {
         energy: Joules((total.energy.0 - part.energy.0).max(0.0)),
         exchanges: total.exchanges.without(&part.exchanges),
         error: total.error.saturating_since(part.error),
+        // No sum of other guests holds the waits from before, so that nothing is counted twice.
+        waits: total.waits.clone(),
     }
 }
 

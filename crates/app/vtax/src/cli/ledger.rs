@@ -60,7 +60,7 @@ pub struct TopArgs {
     #[command(flatten)]
     pub format: FormatArgs,
     /// The key to sort by: cpu, a stage (vcpu, emulator, iothread, vhost, softirq, backend), hidden, watts, packets,
-    /// exits or name.
+    /// exits, wait or name.
     #[arg(long, value_name = "KEY", default_value = "cpu",
           value_parser = known(Key::from_str, || Key::ALL.map(|(_, name, _)| name).to_vec()))]
     pub sort: Key,

@@ -44,7 +44,7 @@ pub fn top(arguments: &TopArgs) -> Outcome {
             reversed: false,
         },
     };
-    let watch = watch(&arguments.ledger, services(&arguments.services)?)?;
+    let watch = watch_waits(&arguments.ledger, services(&arguments.services)?)?;
     Ok(top::run(watch, &options, &stop)?)
 }
 
@@ -135,7 +135,7 @@ pub fn exporter(arguments: ExporterArgs) -> Outcome {
         share: arguments.share,
         push: push(arguments.push)?,
     };
-    let watch = watch(&arguments.ledger, Vec::new())?;
+    let watch = watch_waits(&arguments.ledger, Vec::new())?;
     Ok(exporter::run(watch, &options, &stop, || {
         startup.report_ready();
     })?)
@@ -243,9 +243,27 @@ pub(super) fn services(arguments: &ServiceArgs) -> Result<Vec<Service>, Box<dyn 
     Ok(services)
 }
 
+/// Opens the ledger for an output without waits for processors, which are not traced for it.
 pub(super) fn watch(
     arguments: &LedgerArgs,
     services: Vec<Service>,
+) -> Result<Watch, Box<dyn Error>> {
+    watch_with(arguments, services, ChargerOptions::default())
+}
+
+/// Opens the ledger for an output that shows waits for processors.
+fn watch_waits(arguments: &LedgerArgs, services: Vec<Service>) -> Result<Watch, Box<dyn Error>> {
+    let options = ChargerOptions {
+        traces_waits: true,
+        ..ChargerOptions::default()
+    };
+    watch_with(arguments, services, options)
+}
+
+fn watch_with(
+    arguments: &LedgerArgs,
+    services: Vec<Service>,
+    options: ChargerOptions,
 ) -> Result<Watch, Box<dyn Error>> {
     let opened = meters::open(&Roots::host())?;
     let charger = Charger::open(ChargerOptions {
@@ -259,7 +277,7 @@ pub(super) fn watch(
         },
         idle_rule: arguments.idle,
         services,
-        ..ChargerOptions::default()
+        ..options
     })?;
     Ok(Watch::new(charger))
 }

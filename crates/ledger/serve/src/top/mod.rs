@@ -5,7 +5,7 @@ mod rows;
 mod table;
 mod terminal;
 
-pub use rows::{Key, Party, Rates, Row, Sort, StagePercents};
+pub use rows::{Key, Party, Rates, Row, Sort, StagePercents, WaitedFor};
 
 use rustix::process::{Signal, getpid, kill_process};
 use std::fmt::Write as _;

@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::cmp::Ordering;
 use std::str::FromStr;
 use vtax_charge::{ChargedGuest, LedgerSnapshot, softirq_source};
-use vtax_charge::{Modelled, Stage, Stages};
+use vtax_charge::{Modelled, Stage, Stages, Waits};
 use vtax_core::{Nanoseconds, Source};
 use vtax_inventory::Platform;
 
@@ -55,6 +55,22 @@ pub struct Row {
     pub block_requests_per_second: Option<f64>,
     /// VM exits per second, where the kernel shows them.
     pub exits_per_second: Option<f64>,
+    /// The time in which its tasks waited for processors, in ms per second, where it is known.
+    pub wait_ms_per_second: Option<f64>,
+    /// What ran meanwhile, the longest wait first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waited_for: Vec<WaitedFor>,
+}
+
+/// A part of a guest's wait.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WaitedFor {
+    /// What ran: a guest's name, `host`, `idle`, `interrupts`, `stolen`, `departed` or `others`.
+    pub name: String,
+    /// The guest's platform; empty where no guest ran.
+    pub platform: &'static str,
+    /// The wait, in ms per second.
+    pub ms_per_second: f64,
 }
 
 /// Percent of one processor, by stage.
@@ -149,6 +165,24 @@ fn per_second(amount: f64, span: Nanoseconds) -> f64 {
     }
 }
 
+fn ms_per_second(time: Nanoseconds, span: Nanoseconds) -> f64 {
+    per_second(time.as_secs_f64(), span) * 1000.0
+}
+
+/// The parts of a guest's wait, the longest first.
+fn waited_for(snapshot: &LedgerSnapshot, waits: Option<&Waits>) -> Vec<WaitedFor> {
+    let parts = waits.map(Waits::longest).unwrap_or_default();
+    let part = |(runner, time)| {
+        let (name, platform) = snapshot.runner(runner);
+        WaitedFor {
+            name: name.to_owned(),
+            platform,
+            ms_per_second: ms_per_second(time, snapshot.ledger.span),
+        }
+    };
+    parts.into_iter().map(part).collect()
+}
+
 impl Rates {
     /// Computes the rates of a snapshot, with guests in the order of `sort`.
     pub fn from_snapshot(snapshot: &LedgerSnapshot, sort: Sort) -> Self {
@@ -198,6 +232,9 @@ impl Rates {
                     sent_packets_per_second: rate(exchanged.sent),
                     block_requests_per_second: rate(exchanged.block_requests),
                     exits_per_second: exchanged.exits.and_then(rate),
+                    wait_ms_per_second: (guest.used.waits.as_ref())
+                        .map(|waits| ms_per_second(waits.total(), span)),
+                    waited_for: waited_for(snapshot, guest.used.waits.as_ref()),
                     ..plain(
                         Party::Guest,
                         &guest.name,
@@ -261,13 +298,15 @@ pub enum Key {
     Packets,
     /// VM exits.
     Exits,
+    /// The wait for processors.
+    Wait,
     /// The name.
     Name,
 }
 
 impl Key {
     /// Every key: its letter in the table, and its name on the command line.
-    pub const ALL: [(char, &'static str, Self); 12] = [
+    pub const ALL: [(char, &'static str, Self); 13] = [
         ('c', "cpu", Self::Cpu),
         ('v', "vcpu", Self::Stage(Stage::Vcpu)),
         ('e', "emulator", Self::Stage(Stage::Emulator)),
@@ -279,6 +318,7 @@ impl Key {
         ('w', "watts", Self::Watts),
         ('p', "packets", Self::Packets),
         ('x', "exits", Self::Exits),
+        ('t', "wait", Self::Wait),
         ('n', "name", Self::Name),
     ];
 }
@@ -351,6 +391,7 @@ impl Row {
             Key::Watts => self.watts,
             Key::Packets => self.packets_per_second(),
             Key::Exits => self.exits_per_second,
+            Key::Wait => self.wait_ms_per_second,
             Key::Name => None,
         }
     }

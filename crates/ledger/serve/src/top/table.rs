@@ -45,6 +45,12 @@ const COLUMNS: [(&str, usize, Key); 11] = [
 const ERROR: (&str, usize) = ("±CPU%", 5);
 const WIDTH_WITH_ERROR: usize = 100;
 
+/// The column of waits for processors, in ms per second, on the same screens.
+const WAIT: (&str, usize) = ("WAIT", 5);
+
+/// The shortest wait that is reported above the table, in ms per second.
+const LEAST_WAIT: f64 = 10.0;
+
 const PLATFORM_WIDTH: usize = 6;
 const LEAST_NAME: usize = 14;
 const MOST_NAME: usize = 48;
@@ -102,8 +108,8 @@ pub fn lines(rates: &Rates, view: &View) -> Vec<Line> {
         while lines.len() + 1 < height {
             lines.push(line(String::new(), Style::Plain));
         }
-        let help = "q quit  r reverse  space pause  sort: Cpu Vcpu Emul Ioth vhOst Sirq Bknd Hid W Pkt eXit Name";
-        let short = "sort: Cpu Vcpu Emul Ioth vhOst Sirq Bknd Hid W Pkt eXit Name  Rev Quit";
+        let help = "q quit  r reverse  space pause  sort: Cpu Vcpu Emul Ioth vhOst Sirq Bknd Hid W Pkt eXit waiT Name";
+        let short = "sort: Cpu Vcpu Emul Ioth vhOst Sirq Bknd Hid W Pkt eXit waiT Name  Rev Quit";
         let help = if view.width >= help.len() {
             help
         } else {
@@ -156,6 +162,18 @@ fn summary(rates: &Rates, view: &View) -> String {
 }
 
 fn second_line(rates: &Rates, view: &View) -> String {
+    let rest = problems_or_place(rates, view);
+    match (waits(rates), rest) {
+        (Some(waits), Some(rest)) => format!("{waits}  {rest}"),
+        (Some(only), None) | (None, Some(only)) => only,
+        (None, None) => {
+            "CPU in % of one processor; HID% of a guest's CPU is not its own code".to_owned()
+        }
+    }
+}
+
+/// The first problem, or which guests are shown where not all of them are.
+fn problems_or_place(rates: &Rates, view: &View) -> Option<String> {
     if let Some(first) = rates.problems.first() {
         let more = rates.problems.len() - 1;
         let more = if more > 0 {
@@ -163,14 +181,28 @@ fn second_line(rates: &Rates, view: &View) -> String {
         } else {
             String::new()
         };
-        return format!("! {first}{more}");
+        return Some(format!("! {first}{more}"));
     }
     let (all, room) = (guests(rates), view.room());
     if all > room || view.skipped > 0 {
         let last = view.skipped.saturating_add(room).min(all);
-        return format!("guests {} to {last} of {all}", view.skipped + 1);
+        return Some(format!("guests {} to {last} of {all}", view.skipped + 1));
     }
-    "CPU in % of one processor; HID% of a guest's CPU is not its own code".to_owned()
+    None
+}
+
+/// The guest that waited most for processors, and for what, where it waited for a hundredth of a processor.
+fn waits(rates: &Rates) -> Option<String> {
+    let waited = |row: &&Row| row.wait_ms_per_second.unwrap_or(0.0) >= LEAST_WAIT;
+    let most = rates.rows.iter().filter(waited).max_by(|a, b| {
+        let of = |row: &Row| row.wait_ms_per_second.unwrap_or(0.0);
+        of(a).total_cmp(&of(b))
+    })?;
+    let part = most.waited_for.first()?;
+    Some(format!(
+        "{} waited {:.0} ms/s, of which {:.0} for {}",
+        most.name, most.wait_ms_per_second?, part.ms_per_second, part.name
+    ))
 }
 
 fn shows_error(view: &View) -> bool {
@@ -179,7 +211,12 @@ fn shows_error(view: &View) -> bool {
 
 fn name_width(view: &View) -> usize {
     let numbers: usize = COLUMNS.iter().map(|(_, width, _)| width + 1).sum();
-    let numbers = numbers + if shows_error(view) { ERROR.1 + 1 } else { 0 };
+    let numbers = numbers
+        + if shows_error(view) {
+            ERROR.1 + WAIT.1 + 2
+        } else {
+            0
+        };
     view.width
         .saturating_sub(numbers + PLATFORM_WIDTH + 1)
         .clamp(LEAST_NAME, MOST_NAME)
@@ -206,6 +243,7 @@ fn heading(view: &View) -> String {
         text.push_str(&format!(" {heading:>width$}"));
     }
     if shows_error(view) {
+        text.push_str(&format!(" {:>width$}", WAIT.0, width = WAIT.1));
         text.push_str(&format!(" {:>width$}", ERROR.0, width = ERROR.1));
     }
     text
@@ -223,6 +261,9 @@ fn row_text(row: &Row, view: &View) -> String {
         text.push_str(&format!(" {value:>width$}"));
     }
     if shows_error(view) {
+        let wait = row.wait_ms_per_second.map(|wait| figure(wait, WAIT.1));
+        let wait = wait.unwrap_or_else(|| "-".to_owned());
+        text.push_str(&format!(" {wait:>width$}", width = WAIT.1));
         let error = row.cpu_error_percent.map(|error| figure(error, ERROR.1));
         let error = error.unwrap_or_else(|| "-".to_owned());
         text.push_str(&format!(" {error:>width$}", width = ERROR.1));
@@ -303,6 +344,7 @@ fn figure(value: f64, width: usize) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use vtax_charge::Runner;
     use vtax_charge::fake::Host;
     use vtax_inventory::Platform;
 
@@ -372,6 +414,25 @@ mod tests {
             wide[6].text
         );
         assert!(lines(&rates, &view(80, None)).len() == 7);
+    }
+
+    #[test]
+    fn the_longest_wait_is_named_above_the_table_with_what_ran() {
+        let mut host = Host::default();
+        host.start_named(1, "db", Platform::Docker);
+        host.start_named(2, "batch", Platform::Docker);
+        host.wait(2, Runner::Guest(1), 9_000_000);
+        let second = |host: &mut Host| lines(&rates(host, 1000), &view(80, None))[1].text.clone();
+        assert!(second(&mut host).starts_with("CPU in %"));
+        host.wait(1, Runner::Guest(2), 310_000_000);
+        host.wait(1, Runner::Idle, 30_000_000);
+        let expected = "db waited 340 ms/s, of which 310 for batch";
+        assert_eq!(second(&mut host), expected);
+        // A problem stays in sight.
+        let mut rates = rates(&mut host, 1000);
+        rates.problems = vec!["no meter".to_owned()];
+        let shown = lines(&rates, &view(80, None))[1].text.clone();
+        assert_eq!(shown, format!("{expected}  ! no meter"));
     }
 
     #[test]

@@ -279,6 +279,7 @@ mod tests {
                     ..IntervalExchanges::default()
                 },
                 energy: None,
+                waits: HashMap::new(),
                 problems: Vec::new(),
             },
             numbers: vec![4, 9],
