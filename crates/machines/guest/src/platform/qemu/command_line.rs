@@ -264,7 +264,7 @@ mod tests {
     }
 
     const WIDE: &str = "qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot -name \
-        guest=target,debug-threads=on -accel tcg,thread=multi -cpu max -smp 1 -m 512M -machine \
+        guest=target,debug-threads=on -accel tcg,thread=multi -cpu max,la57=off,erms=off,fsrm=off -smp 1 -m 512M -machine \
         pc,usb=off,vmport=off,smm=off,memory-backend=memory -object \
         memory-backend-memfd,id=memory,size=512M,share=on -kernel /i/vmlinuz -initrd /i/initrd \
         -append console=ttyS0 quiet panic=-1 cryptomgr.notests vtax.root=vda tsc=reliable \
@@ -281,7 +281,7 @@ mod tests {
         socket,id=nic,path=/run/nic.sock -netdev vhost-user,id=net0,chardev=nic,queues=2 -device \
         virtio-net-pci,disable-legacy=on,netdev=net0,mac=02:76:74:61:78:02,romfile=,mq=on,vectors=6";
     const PLAIN: &str = "qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot -name \
-        guest=target,debug-threads=on -accel tcg,thread=multi -cpu max -smp 1 -m 512M -machine \
+        guest=target,debug-threads=on -accel tcg,thread=multi -cpu max,la57=off,erms=off,fsrm=off -smp 1 -m 512M -machine \
         q35,usb=off,vmport=off,smm=off,sata=off,smbus=off -kernel /i/vmlinuz -initrd /i/initrd \
         -append console=ttyS0 quiet panic=-1 cryptomgr.notests vtax.root=vda tsc=reliable \
         no_timer_check vtax.ip=10.91.0.2/24 -chardev file,id=console,path=/run/console.log -serial \
