@@ -12,6 +12,7 @@
     deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
 )]
 
+mod bpf;
 mod charger;
 mod cost;
 mod counted;

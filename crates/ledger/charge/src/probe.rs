@@ -2,14 +2,17 @@
 //! The BPF programs at the kernel's tracepoints that time each soft interrupt and key it by the network device, and so
 //! by the owner, that it worked for (`bpf/charge.bpf.c`). They are loaded once and shared by all readers.
 
+use super::bpf::{
+    ENTRIES, LastValue, Wanted, advances, attach, entries_on, kernel_types, processors, take,
+};
 use aya::maps::{Array, MapData, PerCpuArray, PerCpuHashMap};
-use aya::programs::{BtfTracePoint, FExit, ProgramError};
+use aya::programs::{BtfTracePoint, FExit};
 use aya::{Btf, Ebpf, EbpfLoader};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vtax_observe::ObserveError;
-use vtax_observe::bpf::chain;
+use vtax_observe::bpf::{chain, explain};
 
 /// Built by `build.sh` of vtax-observe.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/charge.bpf.o");
@@ -31,30 +34,8 @@ const REDIRECT: &str = "skb_do_redirect";
 
 const WHAT: &str = "tracing of soft interrupts (BPF)";
 
-/// The number of entries in each map without a size of its own.
-const ENTRIES: u32 = 16_384;
-
-/// The size in bytes of the values of both maps of time, of which each processor has its own copy.
-const VALUES: usize = 32 << 20;
-
-/// The number of entries per processor in each map of time, on a small host. Allocating more takes the kernel a second
-/// where it is emulated.
-const ENTRIES_EACH: usize = 4096;
-
-/// The number of entries in each map of time on a host with this many processors. Time that finds no free entry is
-/// unattributed.
-pub(super) fn entries_on(processors: usize) -> u32 {
-    let processors = processors.max(1);
-    let each = size_of::<Charge>() + size_of::<u64>();
-    let fit = (VALUES / (each * processors)).min(ENTRIES_EACH * processors);
-    u32::try_from(fit).map_or(ENTRIES, |fit| fit.clamp(1024, ENTRIES))
-}
-
 /// The number of soft interrupts for the network that are skipped for each one that is examined, at high rates.
 pub(super) const MOST_OTHERS: u32 = 15;
-
-/// The number of passes after which an unchanged entry is removed, when its map is half full.
-const FORGET_AFTER: u32 = 30;
 
 /// The owner of a segment: `struct owner` of the BPF program.
 #[repr(C)]
@@ -297,67 +278,11 @@ impl Drop for Reader {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct LastValue {
-    ns: u64,
-    idle_passes: u32,
-}
-
-/// A map that user space fills, with its contents, so that only differences are written.
-pub(super) struct Wanted<K: aya::Pod, V: aya::Pod> {
-    map: aya::maps::HashMap<MapData, K, V>,
-    pub(super) present: HashMap<K, V>,
-}
-
-impl<K: aya::Pod + std::hash::Hash + Eq, V: aya::Pod + PartialEq> Wanted<K, V> {
-    /// Takes over an empty map.
-    pub(super) fn new(map: aya::maps::HashMap<MapData, K, V>) -> Self {
-        Self {
-            map,
-            present: HashMap::new(),
-        }
-    }
-
-    pub(super) fn set(&mut self, wanted: &HashMap<K, V>) {
-        let map = &mut self.map;
-        self.present.retain(|key, _| {
-            let keep = wanted.contains_key(key);
-            if !keep {
-                // If the entry is gone already, there is nothing to remove.
-                let _ = map.remove(key);
-            }
-            keep
-        });
-        for (key, value) in wanted {
-            // If the map is full, the device's work stays keyed by the device, which is looked up below.
-            if self.present.get(key) != Some(value) && map.insert(key, value, 0).is_ok() {
-                self.present.insert(*key, *value);
-            }
-        }
-    }
-}
-
 impl Probe {
     fn open(sys: &Path, by_cpuacct: bool, others: u32, entries: u32) -> Result<Self, ObserveError> {
-        let unavailable = |reason: String| ObserveError::unavailable(WHAT, reason);
-        let types = sys.join("kernel/btf/vmlinux");
-        if !types.exists() {
-            return Err(unavailable(format!(
-                "{} does not exist: this kernel was built without CONFIG_DEBUG_INFO_BTF",
-                types.display()
-            )));
-        }
-        let btf = Btf::parse_file(&types, aya::Endianness::default()).map_err(|error| {
-            unavailable(format!(
-                "cannot read {}: {}",
-                types.display(),
-                chain(&error)
-            ))
-        })?;
+        let btf = kernel_types(WHAT, sys)?;
         let by_cpuacct = u32::from(by_cpuacct);
-        let processors = aya::util::nr_cpus().map_err(|(what, cause)| {
-            unavailable(format!("cannot count processors in {what}: {cause}"))
-        })?;
+        let processors = processors(WHAT)?;
         let entries = entries.min(entries_on(processors));
         let mut programs = EbpfLoader::new()
             .btf(Some(&btf))
@@ -366,30 +291,16 @@ impl Probe {
             .set_max_entries("charges", entries)
             .set_max_entries("contexts", entries)
             .load(OBJECT)
-            .map_err(|error| explain(&error))?;
-        for name in PROGRAMS {
-            let program: &mut BtfTracePoint = programs
-                .program_mut(name)
-                .ok_or_else(|| unavailable(format!("the BPF object has no program {name}")))?
-                .try_into()
-                .map_err(|error: ProgramError| explain(&error))?;
-            program.load(name, &btf).map_err(|error| explain(&error))?;
-            program.attach().map_err(|error| explain(&error))?;
-        }
+            .map_err(|error| explain(WHAT, &error))?;
+        attach(WHAT, &mut programs, &PROGRAMS, &btf)?;
         let unseen = attach_to_redirects(&mut programs, &btf);
-        let mut take = |name: &str| {
-            programs
-                .take_map(name)
-                .ok_or_else(|| unavailable(format!("the BPF object has no map {name}")))
-        };
-        let wrong = |error: aya::maps::MapError| explain(&error);
         Ok(Self {
-            charges: take("charges")?.try_into().map_err(wrong)?,
-            contexts: take("contexts")?.try_into().map_err(wrong)?,
-            lost: take("lost")?.try_into().map_err(wrong)?,
-            devices: Wanted::new(take("devices")?.try_into().map_err(wrong)?),
-            monitors: Wanted::new(take("vmms")?.try_into().map_err(wrong)?),
-            registration: take("registration")?.try_into().map_err(wrong)?,
+            charges: take(WHAT, &mut programs, "charges")?,
+            contexts: take(WHAT, &mut programs, "contexts")?,
+            lost: take(WHAT, &mut programs, "lost")?,
+            devices: Wanted::new(take(WHAT, &mut programs, "devices")?),
+            monitors: Wanted::new(take(WHAT, &mut programs, "vmms")?),
+            registration: take(WHAT, &mut programs, "registration")?,
             generation: 0,
             seen_charges: HashMap::new(),
             seen_contexts: HashMap::new(),
@@ -520,47 +431,6 @@ fn worked(key: Key) -> Worked {
     }
 }
 
-/// Reads all entries of a map and returns the advance of each. Unchanged entries are removed when there is little room;
-/// an entry that is created again starts at zero.
-pub(super) fn advances<K, V>(
-    map: &mut PerCpuHashMap<MapData, K, V>,
-    seen: &mut HashMap<K, LastValue>,
-    entries: u32,
-    time: fn(&V) -> u64,
-) -> Vec<(K, u64)>
-where
-    K: aya::Pod + std::hash::Hash + Eq,
-    V: aya::Pod,
-{
-    let mut advances = Vec::with_capacity(seen.len());
-    let mut idle = Vec::new();
-    // An entry that vanishes during the iteration ends it early; the next pass reads the rest.
-    for (key, values) in map.iter().flatten() {
-        let ns = values.iter().map(time).fold(0u64, u64::saturating_add);
-        let before = seen.entry(key).or_default();
-        let new = ns.saturating_sub(before.ns);
-        before.ns = ns;
-        before.idle_passes = if new == 0 { before.idle_passes + 1 } else { 0 };
-        if before.idle_passes > FORGET_AFTER {
-            idle.push(key);
-        }
-        if new > 0 {
-            advances.push((key, new));
-        }
-    }
-    if seen.len() > entries as usize / 2 {
-        for key in idle {
-            let _ = map.remove(&key);
-            seen.remove(&key);
-        }
-    }
-    advances
-}
-
-fn explain(error: &dyn std::error::Error) -> ObserveError {
-    vtax_observe::bpf::explain(WHAT, error)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -578,20 +448,6 @@ mod tests {
                 None
             }
         }
-    }
-
-    #[test]
-    fn no_number_of_processors_makes_tracing_take_more_memory() {
-        assert_eq!(entries_on(1), 4096);
-        assert_eq!(entries_on(4), ENTRIES);
-        for processors in [64, 128, 256, 1024] {
-            let bytes = entries_on(processors) as usize * processors * 24;
-            assert!(bytes <= VALUES, "{processors}: {bytes}");
-        }
-        assert!(
-            entries_on(256) > 2 * 2000,
-            "guests, their devices and the host's"
-        );
     }
 
     #[test]

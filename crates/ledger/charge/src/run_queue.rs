@@ -6,18 +6,17 @@
 //! is in, as in [`super::probe`]. A guest is known to the programs, or its groups to this module, from the pass that
 //! finds it on: tasks of guests that are not known yet are the host's.
 
+use super::bpf::{LastValue, Wanted, advances, attach, entries_on, kernel_types, processors, take};
 use super::owners::Groups;
-use super::probe::{LastValue, Wanted, advances, entries_on};
 use super::waits::{Runner, Waits};
 use aya::maps::{Array, MapData, PerCpuArray, PerCpuHashMap};
-use aya::programs::{BtfTracePoint, ProgramError};
-use aya::{Btf, Ebpf, EbpfLoader};
+use aya::{Ebpf, EbpfLoader};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_inventory::{Guest, Guests, Hierarchy};
 use vtax_observe::ObserveError;
-use vtax_observe::bpf::{chain, explain};
+use vtax_observe::bpf::explain;
 
 /// Built by `build.sh` of vtax-observe.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/waits.bpf.o");
@@ -81,19 +80,8 @@ impl RunQueue {
     /// # Errors
     /// When the kernel does not describe its types (BTF), or this process may not use BPF.
     pub(super) fn open(sys: &Path, hierarchy: Option<&Hierarchy>) -> Result<Self, ObserveError> {
-        let wrong = |error: &dyn std::error::Error| explain(WHAT, error);
-        let unavailable = |reason: String| ObserveError::unavailable(WHAT, reason);
-        let types = sys.join("kernel/btf/vmlinux");
-        let btf = Btf::parse_file(&types, aya::Endianness::default()).map_err(|error| {
-            unavailable(format!(
-                "cannot read {}: {}",
-                types.display(),
-                chain(&error)
-            ))
-        })?;
-        let processors = aya::util::nr_cpus().map_err(|(what, cause)| {
-            unavailable(format!("cannot count processors in {what}: {cause}"))
-        })?;
+        let btf = kernel_types(WHAT, sys)?;
+        let processors = processors(WHAT)?;
         let entries = entries_on(processors);
         let by_cpuacct = u32::from(hierarchy.is_some_and(|hierarchy| hierarchy.v1));
         let mut programs = EbpfLoader::new()
@@ -102,37 +90,16 @@ impl RunQueue {
             .set_max_entries("processors", u32::try_from(processors).unwrap_or(u32::MAX))
             .set_max_entries("waits", entries)
             .load(OBJECT)
-            .map_err(|error| wrong(&error))?;
-        for name in PROGRAMS {
-            let program: &mut BtfTracePoint = programs
-                .program_mut(name)
-                .ok_or_else(|| unavailable(format!("the BPF object has no program {name}")))?
-                .try_into()
-                .map_err(|error: ProgramError| wrong(&error))?;
-            program.load(name, &btf).map_err(|error| wrong(&error))?;
-        }
-        for name in PROGRAMS {
-            let program: Option<&mut BtfTracePoint> = programs
-                .program_mut(name)
-                .and_then(|program| program.try_into().ok());
-            if let Some(program) = program {
-                program.attach().map_err(|error| wrong(&error))?;
-            }
-        }
-        let mut take = |name: &str| {
-            programs
-                .take_map(name)
-                .ok_or_else(|| unavailable(format!("the BPF object has no map {name}")))
-        };
-        let no_map = |error: aya::maps::MapError| wrong(&error);
+            .map_err(|error| explain(WHAT, &error))?;
+        attach(WHAT, &mut programs, &PROGRAMS, &btf)?;
         Ok(Self {
-            waits: take("waits")?.try_into().map_err(no_map)?,
+            waits: take(WHAT, &mut programs, "waits")?,
             seen: HashMap::new(),
             entries,
-            lost: take("lost")?.try_into().map_err(no_map)?,
+            lost: take(WHAT, &mut programs, "lost")?,
             seen_lost: [0; 2],
-            processes: Wanted::new(take("processes")?.try_into().map_err(no_map)?),
-            registered: take("registered")?.try_into().map_err(no_map)?,
+            processes: Wanted::new(take(WHAT, &mut programs, "processes")?),
+            registered: take(WHAT, &mut programs, "registered")?,
             groups: Groups::default(),
             learnt: HashSet::new(),
             _programs: programs,

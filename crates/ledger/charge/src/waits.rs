@@ -22,8 +22,6 @@ pub enum Runner {
     Departed,
     /// What found no room of its own: see [`MOST_NAMED`].
     Others,
-    /// It is not known what ran: the kernel's counters have only the sum.
-    Unknown,
 }
 
 impl Runner {
@@ -37,12 +35,11 @@ impl Runner {
             Self::Stolen => "stolen",
             Self::Departed => "departed",
             Self::Others => "others",
-            Self::Unknown => "unknown",
         }
     }
 }
 
-/// The most guests that one guest's waits are told apart by. Further guests are among [`Runner::Others`].
+/// The most guests for which one guest's waits are kept apart. Waits for further ones are waits for [`Runner::Others`].
 pub const MOST_NAMED: usize = 16;
 
 /// The waits of one guest, of all its tasks together: two tasks that wait for a second wait two seconds.

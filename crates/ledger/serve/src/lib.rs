@@ -10,9 +10,9 @@
     deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
 )]
 
+pub mod client;
 pub mod exporter;
 mod jail;
-pub mod loopback;
 mod metrics;
 mod outage;
 pub mod push;

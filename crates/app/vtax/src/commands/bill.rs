@@ -16,7 +16,7 @@ use vtax_files::FileError;
 use vtax_record::bill::intensity::{self, Intensity};
 use vtax_record::bill::tariff::{self, Carbon, Tariff};
 use vtax_record::bill::{self, Bill, BillError, Document, FocusError, FocusRows, Per, Sci};
-use vtax_serve::loopback;
+use vtax_serve::client;
 
 pub fn bill(arguments: &BillArgs) -> Outcome {
     let per = match arguments.per.as_deref() {
@@ -118,7 +118,7 @@ fn intensity(path: &Path, tariff: &Tariff) -> Result<Option<Intensity>, Box<dyn 
             let bytes = read(&file, intensity::MOST_BYTES)?;
             (file.display().to_string(), bytes)
         }
-        Some(Carbon::Url(url)) => (url.clone(), loopback::fetch(url, intensity::MOST_BYTES)?),
+        Some(Carbon::Url(url)) => (url.clone(), client::fetch(url, intensity::MOST_BYTES)?),
     };
     let series = Intensity::series(&bytes).map_err(|why| format!("{named}: {why}"))?;
     Ok(Some(series))

@@ -380,7 +380,7 @@ mod tests {
         }
     }
 
-    /// The plan of root, whoever runs the test.
+    /// The plan for root, also where the user of the test is not root.
     fn plan(arguments: &CommandArgs) -> Result<Option<String>, CommandLineError> {
         super::plan(arguments, true)
     }

@@ -302,7 +302,7 @@ impl<'a, W: Write> FocusRows<'a, W> {
     }
 }
 
-/// The first moments of the month of a time and of the month after it, in UTC.
+/// When the month of a time and the month after it begin, in UTC.
 fn month(time: Timestamp) -> (String, String) {
     let first = time.to_zoned(TimeZone::UTC).date().first_of_month();
     let next = first.checked_add(1.month()).unwrap_or(first);

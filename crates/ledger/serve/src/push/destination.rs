@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The destination of pushes, as on the command line.
 
-use crate::loopback::is_loopback;
+use crate::client::is_loopback;
 use sha2::{Digest, Sha256};
 use std::str::FromStr;
 use ureq::http::Uri;

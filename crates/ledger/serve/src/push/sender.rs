@@ -5,6 +5,7 @@ use super::message::{Message as LogMessage, is_logged};
 use super::queue::Batch;
 use super::wire::{self, Pass};
 use super::{Destination, Inside, Protocol, PushError, PushOptions, Shared};
+use crate::client;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use jiff::Timestamp;
@@ -149,17 +150,9 @@ impl Sender {
             }
             tls = tls.root_certs(RootCerts::from(certificates));
         }
-        let agent = Agent::config_builder()
-            .tls_config(tls.build())
-            .timeout_global(Some(TIMEOUT))
-            .http_status_as_error(false)
-            // A token is for this server and no other.
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .proxy(None)
-            .user_agent(concat!("vtax/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .new_agent();
+        // A token is for this server and no other: no redirection is followed.
+        let config = client::settings(TIMEOUT).tls_config(tls.build());
+        let agent = config.build().new_agent();
         Ok(Self {
             protocol: to.protocol,
             url: to.url.clone(),

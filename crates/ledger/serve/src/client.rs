@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A document from a server of this host, over HTTP.
+//! vtax as a client of HTTP servers: the settings of its requests, and documents of servers of this host.
 
 use std::net::IpAddr;
 use std::time::Duration;
 use ureq::Agent;
+use ureq::config::ConfigBuilder;
 use ureq::http::Uri;
+use ureq::typestate::AgentScope;
 
 /// The longest wait for a document.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,6 +56,18 @@ pub(crate) fn is_loopback(host: &str) -> bool {
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
+/// The settings of every request: statuses are answers, redirections are not followed, and no proxy is asked. `timeout` is
+/// that of a request and its response.
+pub(crate) fn settings(timeout: Duration) -> ConfigBuilder<AgentScope> {
+    Agent::config_builder()
+        .timeout_global(Some(timeout))
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .proxy(None)
+        .user_agent(concat!("vtax/", env!("CARGO_PKG_VERSION")))
+}
+
 /// Fetches a document of at most `most` bytes from a server of this host. Redirections are not followed.
 ///
 /// # Errors
@@ -70,15 +84,7 @@ pub fn fetch(url: &str, most: u64) -> Result<Vec<u8>, FetchError> {
     if !is_loopback(uri.host().unwrap_or_default()) {
         return Err(FetchError::Elsewhere(named()));
     }
-    let agent = Agent::config_builder()
-        .timeout_global(Some(TIMEOUT))
-        .http_status_as_error(false)
-        .max_redirects(0)
-        .max_redirects_will_error(false)
-        .proxy(None)
-        .user_agent(concat!("vtax/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .new_agent();
+    let agent = settings(TIMEOUT).build().new_agent();
     let failed = |cause| FetchError::Failed {
         url: named(),
         cause,
